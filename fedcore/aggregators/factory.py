@@ -25,6 +25,9 @@ class AggregationFactory:
 
     create: Callable[..., AggregationProcess]
 
+    leaves_out_non_finite = False
+    """Whether a client whose value has an entry that is infinite or NaN counts for nothing."""
+
 
 class UnweightedAggregationFactory(AggregationFactory, abc.ABC):
     """Builds aggregations of values that all count the same.

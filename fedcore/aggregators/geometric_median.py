@@ -87,6 +87,8 @@ class _WeightedGeometricMedian(WeightedAggregationFactory):
 
 
 class _UnweightedGeometricMedian(UnweightedAggregationFactory):
+    leaves_out_non_finite = True
+
     def __init__(self, mean_factory: WeightedAggregationFactory, iterations: int, smoothing: float) -> None:
         self._arguments = mean_factory, iterations, smoothing
 

@@ -27,6 +27,7 @@ class FactoryOfRows(UnweightedAggregationFactory):
             result, and measurements.
     """
 
+    leaves_out_non_finite = True
     why_no_sum = "it needs the value of each client, which a sum does not show"
 
     def __init__(self, name: str, reduce: Callable[[list[tf.Tensor]], tuple[list[tf.Tensor], TensorStructure]]) -> None:

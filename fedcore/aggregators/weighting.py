@@ -14,6 +14,7 @@ from fedcore.types import Type
 class _IgnoringWeights(WeightedAggregationFactory):
     def __init__(self, inner: Any) -> None:
         self._inner = inner
+        self.leaves_out_non_finite = inner.leaves_out_non_finite
 
     def create(self, value_type: Type, weight_type: Type) -> AggregationProcess:
         require_scalar_weight(weight_type, "as_weighted_aggregator")
@@ -26,8 +27,8 @@ class _IgnoringWeights(WeightedAggregationFactory):
 def as_weighted_aggregator(unweighted_aggregator: AggregationFactory) -> WeightedAggregationFactory:
     """A weighted factory that ignores the weights; a weighted one comes back as it is.
 
-    Since weights are ignored, a client of weight 0 (no examples, or a change that was not finite) counts as a value of
-    zeros.
+    Since weights are ignored, a learning process counts a client of weight 0 (no examples, or a change that was not
+    finite) as a value of zeros. From Krum, Bulyan, medians and the trimmed mean it leaves such a client out.
 
     Types: those of the factory, with a weight of any numeric scalar type.
 

@@ -293,6 +293,23 @@ def test_robust_aggregation_of_a_round(model_fn, clients):
     close(process.next(state, clients).state, [np.median([t[i] for t in trained], 0) for i in range(4)])
 
 
+@pytest.mark.parametrize(
+    "factory",
+    [
+        fc.aggregators.krum_factory(1),
+        fc.aggregators.coordinate_median_factory(),
+        fc.aggregators.geometric_median_factory(weighted=False),
+    ],
+)
+def test_robust_aggregators_leave_out_clients_that_do_not_count(model_fn, clients, factory):
+    process = algorithms.build_unweighted_fed_avg(model_fn, sgd, model_aggregator=factory)
+    state, counted = process.initialize(), [*clients, *clients[:2]]
+    poisoned = clients[0].map(lambda x, y: (x * np.float32(np.nan), y))
+    others = [clients[0].take(0)] * 3 + [poisoned] * 2
+    among, alone = (process.next(state, given).state for given in (counted + others, counted))
+    close(among, weights_of(alone))
+
+
 def test_an_unweighted_aggregator_of_a_weighted_algorithm_is_refused(model_fn):
     with pytest.raises(TypeMismatch, match=r"takes no weights .*as_weighted_aggregator makes one"):
         algorithms.build_weighted_fed_avg(model_fn, sgd, model_aggregator=fc.aggregators.SumFactory())

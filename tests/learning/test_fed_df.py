@@ -102,6 +102,21 @@ def test_a_client_without_examples_and_one_that_is_not_finite_are_no_teachers(pr
         np.testing.assert_allclose(ours, want, rtol=1e-6)
 
 
+def test_weights_whose_sum_exceeds_a_float16_give_their_mean():
+    def narrow():
+        net = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, dtype="float16")])
+        return fc.learning.from_keras_model(net, "sparse_categorical_crossentropy", input_spec=SPEC)
+
+    clients = [client(*random_client(seed, 6)) for seed in (3, 4)]
+    results = [
+        process.next(process.initialize.invoke(seed=1), clients).state.global_model_weights.trainable
+        for weight in (1, 50_000)
+        for process in [build(model_fn=narrow, client_weighting=lambda report, w=weight: w)]
+    ]
+    for small, large in zip(*results, strict=True):
+        np.testing.assert_array_equal(small, large)
+
+
 def test_batches_are_drawn_by_the_seed():
     process = build(np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32))
     state = process.initialize.invoke(seed=1)

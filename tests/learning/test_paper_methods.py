@@ -531,6 +531,39 @@ def test_averages_of_optimizers_are_refused_where_nothing_reads_them():
             build()
 
 
+def narrow_model_fn(dtype):
+    net = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, dtype=dtype, kernel_initializer="ones")])
+    return fc.learning.from_keras_model(net, keras.losses.MeanSquaredError(), CLIENTS[0].element_spec)
+
+
+def moved(process, clients):
+    state = process.initialize.invoke(seed=1)
+    after, *_ = process.next(state, clients, *states_of(process, state, clients))
+    return [np.array(w, np.float64) for w in after.global_model_weights.trainable]
+
+
+def test_q_fed_avg_of_float16_is_that_of_float32_where_its_sums_are_larger_than_a_float16():
+    x = np.ones((4, 2), np.float32)
+    clients = [fc.data.ClientDataset.from_columns((x, np.full((4, 1), y, np.float32))).batch(BATCH) for y in (8.0, 9.0)]
+    wide, narrow = (
+        moved(algorithms.build_q_fed_avg(functools.partial(narrow_model_fn, dtype), 3, 0.001), clients)
+        for dtype in ("float32", "float16")
+    )
+    assert wide[1] > 0.01
+    for a, b in zip(wide, narrow, strict=True):
+        np.testing.assert_allclose(b, a, rtol=2e-3)
+
+
+def test_fed_dyn_adds_more_changes_than_a_bfloat16_counts():
+    x = np.ones((4, 2), np.float32)
+    clients = [fc.data.ClientDataset.from_columns((x, x[:, :1])).batch(BATCH)] * 600
+    process = algorithms.build_fed_dyn(functools.partial(narrow_model_fn, "bfloat16"), 0.1, RATE, 600)
+    with fc.use(fc.runtime.local(block_size=600, vectorize=False)):
+        many = moved(process, clients)
+    for a, b in zip(many, (0.6, -0.4), strict=True):  # 1 and 0, less twice the only step: h has its change, over α
+        np.testing.assert_allclose(a, b, rtol=0, atol=0.01)
+
+
 def test_other_numbers_of_models_than_clusters_are_refused():
     process, state, models = clustered(functools.partial(algorithms.build_ifca, client_optimizer_fn=sgd))
     one = ModelWeights(tuple(models[0]), ())

@@ -21,7 +21,7 @@ from fedcore.learning.optimizers import Optimizer, as_optimizer, build_adam
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.state import next_state, round_metrics
-from fedcore.learning.templates.training_result import all_finite
+from fedcore.learning.templates.training_result import all_finite, at_least_float32
 from fedcore.learning.weighting import ClientWeighting, Weighting
 from fedcore.scalars import whole_number
 from fedcore.types import (
@@ -208,7 +208,9 @@ def _mean_change(changes: _Change) -> ModelWeights:
     total = tf.reduce_sum(changes.weight)
 
     def mean(rows: tf.Tensor) -> tf.Tensor:
-        return tf.tensordot(tf.cast(changes.weight, rows.dtype), rows, 1) / tf.cast(total, rows.dtype)
+        wide = at_least_float32(rows)
+        weighted = tf.tensordot(tf.cast(changes.weight, wide.dtype), wide, 1)
+        return tf.cast(weighted / tf.cast(total, wide.dtype), rows.dtype)
 
     return tf.nest.map_structure(mean, changes.update)
 

@@ -17,9 +17,11 @@ from fedcore.learning.algorithms.fed_avg_with_client_states import (
 )
 from fedcore.learning.client_state_process import ClientStateProcess
 from fedcore.learning.models import ModelWeights, trace_model
+from fedcore.learning.models.frozen_weights import changing_type
 from fedcore.learning.models.gradients import dense_gradients_of
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
+from fedcore.learning.templates.training_result import at_least_float32
 from fedcore.learning.weighting import ClientWeighting, weight_and_report
 from fedcore.scalars import real_number, whole_number
 
@@ -112,21 +114,29 @@ def build_fed_dyn(
         change = roles.difference(carry.weights, initial)
         new_own = tuple(gk - strength * c for gk, c in zip(own, change.trainable, strict=True))
         weight, report = weight_and_report(model, ClientWeighting.UNIFORM, carry.metrics)
-        return result_with_state(_Update(change, weight), weight, report, new_own, own)
+        summand = _Update(tf.nest.map_structure(at_least_float32, change), weight)
+        return result_with_state(summand, weight, report, new_own, own)
 
     train = client_steps(
         model, begin, step, finish, sent=send.type_signature.result, own=initial_client_state.type_signature.result
     )
     trained: Any = train.type_signature.result
+    weights_type: Any = changing_type(model)
 
     @tf_computation(work_type, trained.client["update"])
     def conclude(work: dict, total: _Update) -> tuple[dict, ModelWeights]:
-        def mean(leaf: tf.Tensor) -> tf.Tensor:
-            return leaf / tf.cast(total.clients, leaf.dtype)
+        def scaled(factor: Any, leaves: tuple, weights: Any) -> tuple[tf.Tensor, ...]:
+            """Sums times a factor, in the dtypes of the weights."""
+            pairs = zip(leaves, weights.types, strict=True)
+            return tuple(tf.cast(tf.cast(factor, c.dtype) * c, w.dtype.numpy) for c, w in pairs)
 
-        h = tuple(h - strength / num_clients * c for h, c in zip(work["h"], total.change.trainable, strict=True))
-        change = tuple(mean(c) - new_h / strength for c, new_h in zip(total.change.trainable, h, strict=True))
-        return {**work, "h": h}, ModelWeights(change, tuple(map(mean, total.change.non_trainable)))
+        share, trainable = 1.0 / total.clients, weights_type["trainable"]
+        means = scaled(share, total.change.trainable, trainable)
+        moves = scaled(strength / num_clients, total.change.trainable, trainable)
+        h = tuple(h - move for h, move in zip(work["h"], moves, strict=True))
+        change = tuple(c - new_h / strength for c, new_h in zip(means, h, strict=True))
+        averages = scaled(share, total.change.non_trainable, weights_type["non_trainable"])
+        return {**work, "h": h}, ModelWeights(change, averages)
 
     return client_state_averaging(
         model,

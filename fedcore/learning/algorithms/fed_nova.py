@@ -73,8 +73,8 @@ def build_fed_nova(
         momentum: ρ, at least 0 and below 1, of the local steps v ← ρv + g, w ← w - ηv; v begins with 0 in each round.
         proximal_strength: μ, 0 or more, of a term μ/2 · |w - w_sent|² as in FedProx, outside of the momentum; ημ is
             below 1.
-        model_aggregator: joins <normalized=U,steps=float32>, of each client Δ_i/‖a_i‖₁ and its part of τ. Default: a
-            weighted mean.
+        model_aggregator: joins <normalized=U,steps=float32>, of each client Δ_i/‖a_i‖₁ and its part of τ. One that
+            clips takes the norm of both together, in which `steps` outweighs a small change. Default: a weighted mean.
     Returns:
         A `LearningProcess`. Clients with equal numbers of steps make it federated averaging, without a proximal term.
         Weights that training steps assign are averaged as they are. A round without examples leaves the weights as

@@ -1,6 +1,9 @@
 """The aggregators and distributors that users give to algorithms, checked."""
 
+import math
 from typing import Any
+
+import tensorflow as tf
 
 from fedcore.aggregators import (
     AggregationFactory,
@@ -8,13 +11,17 @@ from fedcore.aggregators import (
     WeightedAggregationFactory,
     as_weighted_aggregator,
 )
-from fedcore.aggregators.factory import check_factory, refuse_weights
+from fedcore.aggregators.factory import aggregation_process, check_factory, refuse_weights
 from fedcore.aggregators.state_containers import PRIVATE_STATES, container_paths
+from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch, brief
+from fedcore.graphs.tensors.structures import TensorStructure
+from fedcore.intrinsics import federated_map
+from fedcore.ir import Value
 from fedcore.ir.locations import warn_user
 from fedcore.learning.models.weight_roles import WeightRoles
 from fedcore.learning.trainable_weights_aggregator import TrainableWeightsState
-from fedcore.templates import AggregationProcess, MeasuredProcess
+from fedcore.templates import AggregationProcess, MeasuredProcess, MeasuredProcessOutput
 from fedcore.types import CLIENTS, FederatedType, Type, explain, fits, member_of
 
 _SHOWN = 4
@@ -46,6 +53,8 @@ def build_aggregation(
             "fc.aggregators.as_weighted_aggregator makes one that ignores them"
         )
     process = factory.create(update, weight)
+    if factory.leaves_out_non_finite:
+        process = _without_weightless(process, update, weight)
     output: Any = process.next.type_signature.result
     result = member_of(output["result"])
     if not fits(result, update):
@@ -54,6 +63,22 @@ def build_aggregation(
     if roles is not None and roles.assigned:
         _warn_of_noise(argument, process, roles)
     return process
+
+
+def _without_weightless(process: AggregationProcess, update: Type, weight: Type) -> AggregationProcess:
+    """A process that leaves out values that are not finite, of clients whose weight is not 0.
+
+    Their zeros would be values like any other: equal ones, which Krum prefers.
+    """
+
+    @tf_computation(update, weight)
+    def nan_unless_counted(update: TensorStructure, weight: tf.Tensor) -> TensorStructure:
+        return tf.nest.map_structure(lambda leaf: tf.where(weight == 0, tf.cast(math.nan, leaf.dtype), leaf), update)
+
+    def body(state: Value, update: Value, weights: tuple[Value, ...]) -> MeasuredProcessOutput:
+        return process.next(state, federated_map(nan_unless_counted, (update, *weights)), *weights)
+
+    return aggregation_process(process.initialize, update, weight, body)
 
 
 def _warn_of_noise(argument: str, process: AggregationProcess, roles: WeightRoles) -> None:

@@ -17,7 +17,7 @@ from fedcore.learning.models.gradients import dense_gradients_of
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcess
-from fedcore.learning.templates.training_result import TrainingResult, finite_or_nothing
+from fedcore.learning.templates.training_result import TrainingResult, at_least_float32, finite_or_nothing
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.scalars import real_number
 from fedcore.templates import MeasuredProcess
@@ -65,7 +65,9 @@ def build_q_fed_avg(
         client_learning_rate: η of the local steps, which are plain gradient descent; above 0.
         client_weighting: factors of Δ_k and h_k. Default: all alike, as in the paper, which draws clients in proportion
             to their examples.
-        model_aggregator: joins <change=U,scale=float32>, -Δ_k and h_k. Default: a weighted mean.
+        model_aggregator: joins <change=U,scale=float32>, -Δ_k and h_k, with float32 in the place of floats of 16 bits.
+            One that clips takes the norm of both together, and noise on h_k can change its sign. Default: a weighted
+            mean.
     Returns:
         A `LearningProcess`. A client reads its data twice. With q above 0, one whose loss is negative counts for
         nothing, and is counted in num_non_finite_clients. Weights that training steps assign are averaged as they are.
@@ -102,9 +104,10 @@ def build_q_fed_avg(
         loss = tf.where(second < 0, float("nan"), second + _SMALLEST_LOSS) if fairness else tf.constant(1.0)
         lipschitz, power = 1.0 / sent["learning_rate"], loss**fairness
         change = roles.difference(carry.weights, initial)
-        gradients = tuple(tf.cast(lipschitz, c.dtype) * c for c in change.trainable)
-        square = tf.add_n([tf.zeros([]), *(tf.reduce_sum(tf.square(tf.cast(g, tf.float32))) for g in gradients)])
-        scaled = tuple(tf.cast(power, g.dtype) * g for g in gradients)
+        wide = [at_least_float32(c) for c in change.trainable]
+        gradients = [tf.cast(lipschitz, c.dtype) * c for c in wide]
+        square = tf.add_n([tf.zeros([]), *(tf.cast(tf.reduce_sum(tf.square(g)), tf.float32) for g in gradients)])
+        scaled = tuple(tf.cast(power, g.dtype) * g for g in gradients)  # wide, since F_k^q L may be large
         scale = fairness * loss ** (fairness - 1) * square + lipschitz * power
         update = _Update(ModelWeights(scaled, change.non_trainable), scale)
         return finite_or_nothing(update, *weight_and_report(model, client_weighting, carry.metrics))
@@ -112,10 +115,12 @@ def build_q_fed_avg(
     sent_type = initialize.type_signature.result
     train = client_steps(model, begin, step, finish, second_pass=build_loss(model), sent=sent_type)
     joined_type: Any = train.type_signature.result
+    weights_type: Any = model.weights_type
 
     @tf_computation(sent_type, joined_type["update"])
     def conclude(state: dict, joined: _Update) -> tuple[dict, ModelWeights]:
-        change = tuple(c / tf.cast(joined.scale, c.dtype) for c in joined.change.trainable)
+        pairs = zip(joined.change.trainable, weights_type["trainable"].types, strict=True)
+        change = tuple(tf.cast(c / tf.cast(joined.scale, c.dtype), w.dtype.numpy) for c, w in pairs)
         return state, ModelWeights(change, joined.change.non_trainable)
 
     return federated_averaging(

@@ -36,10 +36,11 @@ def all_finite(value: TensorStructure) -> tf.Tensor:
     The sum of each tensor tells, so that entries near the float's limit count as infinite.
     """
     floats = [t for t in tf.nest.flatten(value) if t.dtype.is_floating]
-    return tf.reduce_all([tf.math.is_finite(tf.reduce_sum(_at_least_float32(t))) for t in floats])
+    return tf.reduce_all([tf.math.is_finite(tf.reduce_sum(at_least_float32(t))) for t in floats])
 
 
-def _at_least_float32(tensor: tf.Tensor) -> tf.Tensor:
+def at_least_float32(tensor: tf.Tensor) -> tf.Tensor:
+    """A tensor of floats, for sums and products that leave the range or the digits of 16 bits."""
     return tf.cast(tensor, tf.float32) if tensor.dtype.size < 4 else tensor
 
 
