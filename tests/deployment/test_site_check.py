@@ -151,6 +151,16 @@ def test_a_key_that_is_not_among_the_peers_is_wrong(folder):
     assert texts[1] == "peers has 1 sites, and the policy asks for 2 in a sum"
 
 
+def test_sums_of_fewer_than_all_sites_are_noted(folder):
+    (folder / "peers.toml").write_text((folder / "peers.toml").read_text() + f'south = "{"1" * 64}"\n')
+    notes = [text for about, state, text in check(folder) if (about, state) == ("keys", "note")]
+
+    assert notes == [
+        "peers has 3 sites, and the policy asks for 2 in a sum: two sums that differ by one site show its value; "
+        "clients = 3 allows sums of all sites only"
+    ]
+
+
 def test_masked_sums_without_keys_are_wrong(folder):
     (folder / "site.toml").write_text(SITE.replace('key = "key.pem"\npeers = "peers.toml"\n', ""))
 

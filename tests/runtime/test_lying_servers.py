@@ -49,7 +49,11 @@ class Lies:
         self.directory = Directory(self.terms.session, [k.public_key() for k in keys], server.public_key())
         self.signer = Signer(SERVER, self.terms.session, server)
         self.identities = keys
-        self.clients = [MaskedClient(i, self.terms, key, self.directory) for i, key in enumerate(keys)]
+        self.invite()
+
+    def invite(self) -> None:
+        """Has all clients join anew, in a session of the same identifier."""
+        self.clients = [MaskedClient(i, self.terms, key, self.directory) for i, key in enumerate(self.identities)]
         self.keys: dict[int, bytes] = {}
         self.sealed: dict[int, dict[int, bytes]] = {}  # by receiver and sender
         self.shares: dict[tuple[int, int], dict[int, bytes]] = {}  # by client and kind
@@ -71,19 +75,24 @@ class Lies:
         message = self.clients[client].mask(vector)
         return [np.copy(s) for s in masks.from_bytes(self.directory.body(message, MASKED, client), LAYOUT)]
 
-    def tell(self, dropped: dict[int, set[int]]) -> list[str]:
+    def acknowledge(self, client: int, dropped: set[int]) -> bytes:
+        """The client's acknowledgement that these have dropped out."""
+        told = survivors.to_bytes(set(range(len(self.clients))) - dropped, len(self.clients))
+        return self.clients[client].acknowledge(self.signer.message(MASKED, told))
+
+    def tell(self, dropped: dict[int, set[int]], earlier: dict[int, dict[int, bytes]] | None = None) -> list[str]:
         """Tells each client of other clients that dropped out, and keeps the shares that clients then give.
 
+        Args:
+            earlier: for each client what others have acknowledged of the same survivors in other sessions.
         Returns:
             The reasons for which clients gave none.
         """
-        everybody, refusals = set(range(len(self.clients))), []
-        acknowledgements = {}
+        refusals = []
+        acknowledgements = {i: self.acknowledge(i, dropped.get(i, set())) for i in range(len(self.clients))}
         for i, client in enumerate(self.clients):
-            told = survivors.to_bytes(everybody - dropped.get(i, set()), len(everybody))
-            acknowledgements[i] = client.acknowledge(self.signer.message(MASKED, told))
-        for i, client in enumerate(self.clients):
-            passed = [acknowledgements[o] for o in self.sealed[i] if o not in dropped.get(i, set())]
+            signed = acknowledgements if earlier is None else earlier[i]
+            passed = [signed[o] for o in self.sealed[i] if o not in dropped.get(i, set())]
             try:
                 message = client.unmask(self.signer.message(SURVIVORS, join_entries(passed)))
             except MessageRefused as refusal:
@@ -153,6 +162,28 @@ def test_different_survivors_for_different_clients_read_nobody():
     refusals = lies.tell(dropped_for_each(graph, 0, 11))
     assert "are told of different survivors" in refusals[0]
     assert not any(lies.secret(neighbour, DROPPED) for neighbour in graph[0])
+
+
+def test_what_clients_have_signed_in_another_session_of_one_identifier_reads_nobody():
+    """By the terms, the nonce and the transcript, which are the server's: all clients agree there on what each of them
+    is told here."""
+    lies, graph = Lies(8, 4, 3), neighbours.graph(range(8), 4)
+    dropped = dropped_for_each(graph, 0, 3)
+    earlier = {}
+    for client in range(8):
+        lies.invite()
+        lies.exchange_keys(graph)
+        left = set(range(8)) - dropped.get(client, set())
+        for other in left:
+            lies.mask(other)
+        earlier[client] = {other: lies.acknowledge(other, dropped.get(client, set())) for other in left}
+    lies.invite()
+    lies.exchange_keys(graph)
+    for client in range(8):
+        lies.mask(client)
+
+    assert all("are told of different survivors" in refusal for refusal in lies.tell(dropped, earlier))
+    assert not lies.shares
 
 
 def test_a_client_that_nobody_agrees_with_gives_no_shares():

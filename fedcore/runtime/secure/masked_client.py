@@ -71,7 +71,7 @@ class MaskedClient:
         self._held: dict[int, tuple[bytes, bytes]] = {}  # by neighbour the shares of its private key and of its seed
         self._shares = b""  # the message that had those
         self._survivors: frozenset[int] = frozenset()
-        self._digest = b""  # of the survivors
+        self._told = b""  # the survivors, as they arrived
 
     def _enter(self, phase: int) -> None:
         """Enters a phase; a client that fails in it has no next phase."""
@@ -97,7 +97,11 @@ class MaskedClient:
                 f"of {terms.clients} clients"
             )
         self._next = SHARES
-        return self._signer.message(KEYS, *(_public(k) for k in (self._sealing, self._masking)))
+        return self._signer.message(KEYS, *self._public_keys)
+
+    @property
+    def _public_keys(self) -> tuple[bytes, bytes]:
+        return _public(self._sealing), _public(self._masking)
 
     def share(self, message: bytes) -> bytes:
         """Phase `shares`: shares of the private key for masks and of the seed, sealed for each neighbour.
@@ -139,8 +143,7 @@ class MaskedClient:
     def _check_keys_differ(self) -> None:
         """Refuses a neighbour that sends the key of another client as its own."""
         owners: dict[int, int] = {}
-        own = _public(self._sealing), _public(self._masking)
-        for client, keys in {self._index: own, **self._keys}.items():
+        for client, keys in {self._index: self._public_keys, **self._keys}.items():
             for key in keys:
                 point = curve_point(key)
                 if point in owners:
@@ -234,9 +237,13 @@ class MaskedClient:
             raise MessageRefused(f"client {self._index} is told that its integers did not arrive")
         if len(self._survivors & self._held.keys()) + 1 < self._terms.threshold:
             raise MessageRefused(f"client {self._index} has too few neighbours left")
-        self._digest = survivors.digest(self._terms.session, body)
+        self._told = bytes(body)
         self._next = UNMASKING
-        return self._signer.message(SURVIVORS, self._digest)
+        return self._signer.message(SURVIVORS, self._digest_of(self._public_keys))
+
+    def _digest_of(self, keys: tuple[bytes, bytes]) -> bytes:
+        """The digest that the client of these keys signs if it is told of the same survivors."""
+        return survivors.digest(self._terms.session, self._told, b"".join(keys))
 
     def unmask(self, message: bytes) -> bytes:
         """Phase `unmasking`: of each neighbour a share of its seed, or of its private key if it dropped out.
@@ -252,7 +259,7 @@ class MaskedClient:
             neighbour = sender_of(bytes(entry))
             if neighbour in agreeing or neighbour not in self._held or neighbour not in self._survivors:
                 raise MessageRefused(f"client {self._index} gets an acknowledgement of client {neighbour}")
-            if self._directory.body(bytes(entry), SURVIVORS, neighbour) != self._digest:
+            if self._directory.body(bytes(entry), SURVIVORS, neighbour) != self._digest_of(self._keys[neighbour]):
                 raise MessageRefused(f"client {self._index} and client {neighbour} are told of different survivors")
             agreeing.add(neighbour)
         if len(agreeing) + 1 < self._terms.threshold:

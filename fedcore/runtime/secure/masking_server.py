@@ -173,7 +173,7 @@ class MaskingServer:
         """Raises MessageRefused if the client does not acknowledge the set of clients whose vectors arrived."""
         self._expect(client, SURVIVORS, self._arrived, self._acknowledgements)
         body = self._directory.body(message, SURVIVORS, client)
-        if body != survivors.digest(self._terms.session, self._survivors):
+        if body != survivors.digest(self._terms.session, self._survivors, self._public_keys(client)):
             raise MessageRefused(f"client {client} acknowledges other survivors")
         self._acknowledgements[client] = message
 
@@ -233,8 +233,11 @@ class MaskingServer:
             shared = shared_mask_key(self._terms.session, key, self._masking_key(other), (client, other))
             masks.add_mask(self._sum, shared, self._terms.layout, negative=other < client)
 
+    def _public_keys(self, client: int) -> bytes:
+        return bytes(self._directory.body(self._keys[client], KEYS, client))
+
     def _masking_key(self, client: int) -> bytes:
-        return bytes(self._directory.body(self._keys[client], KEYS, client)[KEY_BYTES:])
+        return self._public_keys(client)[KEY_BYTES:]
 
     def _secret(self, client: int, what: str) -> bytes:
         shares, threshold = self._shares.get(client, {}), self._terms.threshold

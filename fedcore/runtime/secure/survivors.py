@@ -29,5 +29,11 @@ def from_bytes(data: memoryview, clients: int) -> frozenset[int]:
     return frozenset(c for c in range(clients) if bits >> c & 1)
 
 
-def digest(session: bytes, data: bytes | memoryview) -> bytes:
-    return hashlib.sha256(b"fedcore survivors" + session + data).digest()
+def digest(session: bytes, data: bytes | memoryview, keys: bytes) -> bytes:
+    """The digest that a client signs.
+
+    Args:
+        keys: the client's public keys of phase `keys`, new in each session: a server may open two sessions of one
+            identifier, and what the client signs in one of them is to mean nothing in the other.
+    """
+    return hashlib.sha256(b"fedcore survivors" + session + data + keys).digest()
