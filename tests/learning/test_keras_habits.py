@@ -264,6 +264,22 @@ def test_batches_without_labels_are_evaluated():
     assert float(metrics["current_round_metrics"]["loss"]) == pytest.approx(want["loss"], rel=1e-5)
 
 
+@pytest.mark.parametrize("columns", [X, (X,)], ids=["x", "(x,)"])
+def test_a_training_is_evaluated_on_arrays_without_labels(columns):
+    model = compiled(keras.Sequential([keras.Input((6,)), Autoencoder()]), K.SGD(0.1))
+
+    def model_fn():
+        return fc.learning.from_keras_model(model, input_spec=dataset(columns).element_spec)
+
+    process, evaluation = algorithms.build_weighted_fed_avg(model_fn), algorithms.build_fed_eval(model_fn)
+    history = fc.learning.programs.train(
+        process, [dataset(columns)], 1, clients_per_round=None, evaluation=evaluation, evaluation_data=columns
+    )
+    history.state.global_model_weights.assign_weights_to(model)
+    want = model.evaluate(X, batch_size=32, verbose=0, return_dict=True)
+    assert history["val_loss"] == [pytest.approx(want["loss"], rel=1e-5)]
+
+
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [

@@ -22,6 +22,7 @@ class ClientDataCohorts:
         sampler: draws the clients, in every attempt the same; or a function of the rounds before. Default: they are
             drawn uniformly.
         on_client: called with the number of clients that the round has read so far, and of all its clients.
+        size_argument: what the user calls `size`, for messages.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class ClientDataCohorts:
         seed: int,
         on_client: Callable[[int, int], object],
         sampler: Sampler | Callable[[int], Sequence] | None = None,
+        size_argument: str = "clients_per_round",
     ) -> None:
         self.client_ids: list = []
         """Those of the newest round."""
@@ -42,7 +44,9 @@ class ClientDataCohorts:
         self._seed = seed
         self._on_client = on_client
         if size is not None and whole_number("the number of clients of a round", size, at_least=1) > len(self._ids):
-            raise InvalidValue(f"a round cannot have {size} of {len(self._ids)} clients")
+            raise InvalidValue(
+                f"a round cannot have {size} of {len(self._ids)} clients\n  fix: {size_argument}=None for all clients"
+            )
 
     def draw(self, rounds_before: int, attempt: int) -> Cohort:
         """The clients of the round after `rounds_before` rounds; another attempt draws other clients."""
@@ -140,7 +144,8 @@ def cohorts_of(
         if sampler is not None:
             raise TypeMismatch(f"{name} is a FederatedDataSource, which selects by itself: leave out sampler")
         return DataSourceCohorts(data, size)
-    return ClientDataCohorts(data, size, seed, on_client, sampler)
+    size_argument = "clients_per_round" if name == "data" else "evaluation_clients"
+    return ClientDataCohorts(data, size, seed, on_client, sampler, size_argument)
 
 
 def as_client_data(name: str, data: Any) -> Any:
@@ -178,7 +183,7 @@ EVALUATION_BATCH = 32
 
 
 def evaluation_client_data(data: Any) -> Any:
-    """Client data of data to evaluate on, also of a data set, or of arrays as Keras' `validation_data` has them.
+    """Client data of data to evaluate on, also of a data set, or of arrays as Keras' `evaluate` takes them.
 
     Raises:
         TypeMismatch: the data are nothing of these.
@@ -186,6 +191,7 @@ def evaluation_client_data(data: Any) -> Any:
     name = "evaluation_data"
     if isinstance(data, tf.data.Dataset):
         return from_clients({name: data})
-    if isinstance(data, tuple) and not all(isinstance(part, tf.data.Dataset) for part in data):
+    is_tuple_of_arrays = isinstance(data, tuple) and not all(isinstance(part, tf.data.Dataset) for part in data)
+    if is_tuple_of_arrays or hasattr(data, "__array__"):
         return from_clients({name: data}).preprocess(lambda dataset: dataset.batch(EVALUATION_BATCH))
     return as_client_data(name, data)

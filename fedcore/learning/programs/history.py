@@ -11,6 +11,7 @@ import numpy as np
 from fedcore.errors import NotFound
 from fedcore.program.optional_packages import optional_package
 from fedcore.program.structures import leaves_with_names
+from fedcore.scalars import real_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,7 +94,8 @@ class History:
                 the better the greater they are.
         Raises:
             NotFound: there is no such metric.
-            InvalidValue: `mode` is another word.
+            InvalidValue: `mode` is another word, or `target` is not finite.
+            TypeMismatch: `target` is no number.
         Example:
             >>> history = fc.learning.programs.History([{'round': n, 'accuracy': n / 4} for n in (1, 2, 3)])
             >>> history.rounds_to('accuracy', 0.5), history.rounds_to('accuracy', 0.9)
@@ -109,7 +111,8 @@ class History:
             mode: as for `rounds_to`.
         Raises:
             NotFound: there is no such metric, or the training had no clock.
-            InvalidValue: `mode` is another word.
+            InvalidValue: `mode` is another word, or `target` is not finite.
+            TypeMismatch: `target` is no number.
         Example:
             >>> devices = fc.simulation.Devices(data.client_ids, work_s=60, seed=0)
             >>> clock = fc.simulation.SynchronousClock(devices, clients_per_round=2, seed=0)
@@ -126,7 +129,7 @@ class History:
         from fedcore.learning.programs.monitor import Monitor
 
         self[metric]  # raises NotFound
-        monitor = Monitor(metric, mode)
+        monitor, target = Monitor(metric, mode), float(real_number("target", target))
         for row in self.rows:
             value = monitor.value(row) if is_number(row.get(metric)) else None
             if value is not None and monitor.reaches(value, target):

@@ -41,7 +41,8 @@ class KerasCallbacks(Callback):
     Guarantees:
       - In each hook the Keras model has the weights of the training's state, and its optimizer the learning rate of
         the clients. What the hook changes of these goes into the state; `model.stop_training` ends the training.
-      - What the callbacks' attributes hold in numbers, texts and arrays is part of a checkpoint.
+      - What the callbacks' attributes hold in numbers, texts and arrays, and in lists, tuples and dicts of them, is
+        part of a checkpoint.
 
     Types: `logs` are the loss and the metrics of the round and, with `val_`, of its evaluation: floats. A round whose
     clients' work is all not finite has a loss of NaN for `TerminateOnNaN`, and none for an epoch.
@@ -59,7 +60,7 @@ class KerasCallbacks(Callback):
         self._callbacks = list(callbacks)
         self._model: Any = None
         self._list: Any = None
-        self._starts: list[dict] = [{} for _ in callbacks]
+        self._starts: list[dict] | None = None  # of attributes; none before the training begins
         self._restored: list[Mapping] = []
 
     def on_train_begin(self) -> None:
@@ -141,8 +142,10 @@ class KerasCallbacks(Callback):
             self._list.on_train_end()
 
     def get_state(self) -> Any:
+        if self._starts is None:
+            return [(type(callback).__name__, {}) for callback in self._callbacks]
         pairs = zip(self._callbacks, self._starts, strict=True)
-        return [(type(callback).__name__, _changes(callback, start) if start else {}) for callback, start in pairs]
+        return [(type(callback).__name__, _changes(callback, start)) for callback, start in pairs]
 
     def set_state(self, state: Any) -> None:
         saved_names, names = [name for name, _ in state], [type(callback).__name__ for callback in self._callbacks]
@@ -215,25 +218,28 @@ def _attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
 
 def _changes(callback: keras.callbacks.Callback, start: Mapping) -> dict[str, Any]:
     """The attributes that differ from those at the start, and all containers."""
-    return {
-        name: value
-        for name, value in _attributes(callback).items()
-        if isinstance(value, dict | list | np.ndarray) or name not in start or start[name] != value
-    }
+
+    def has_changed(name: str, value: Any) -> bool:
+        is_container = isinstance(value, dict | list | tuple | np.ndarray)
+        return is_container or name not in start or type(start[name]) is not type(value) or start[name] != value
+
+    return {name: value for name, value in _attributes(callback).items() if has_changed(name, value)}
 
 
 def _is_plain(value: object) -> bool:
     if isinstance(value, dict):
         return all(isinstance(key, str) for key in value) and all(map(_is_plain, value.values()))
-    if isinstance(value, list):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, bool | int | float | str | np.ndarray)
+    if isinstance(value, list | tuple):
+        return type(value) in (list, tuple) and all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | np.ndarray | np.generic)
 
 
 def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _copied(child) for key, child in value.items()}
-    return [_copied(child) for child in value] if isinstance(value, list) else value
+    if type(value) is tuple:
+        return tuple(map(_copied, value))
+    return [_copied(child) for child in value] if type(value) is list else value
 
 
 def _leaves(weights: ModelWeights) -> list:

@@ -60,7 +60,7 @@ def plot_histories(
     Raises:
         InvalidValue: matplotlib is not installed, there is no history, or `over` is another word.
         NotFound: no history has such a metric, or one has not what `over` asks for.
-        TypeMismatch: a history is none.
+        TypeMismatch: a history is none, or they are no dict.
     Example:
         >>> train = fc.learning.programs.train
         >>> histories = {
@@ -70,6 +70,8 @@ def plot_histories(
         2
     """
     x_label = _axis_label(over)
+    if not isinstance(histories, Mapping):
+        raise TypeMismatch(f"plot_histories draws a dict of histories by name, not {brief(histories)}")
     groups = {label: _several(entry) for label, entry in histories.items()}
     rows = [row for group in groups.values() for history in group for row in history]
     if not any(groups.values()):

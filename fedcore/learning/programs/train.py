@@ -145,8 +145,8 @@ def train(
             directory `tensorboard`. Default: nothing is written.
         initial_state: the state to begin with. Default: that of `process.initialize`.
         evaluation, evaluation_data: computes metrics `val_…` of the global model, on clients of their own, given as
-            `data`; or on a data set of batches; or on arrays (x, y) or (x, y, sample_weight), in batches of 32 as those
-            of Keras' `evaluate`. Default: no evaluation.
+            `data`; or on a data set of batches; or on arrays (x, y), (x, y, sample_weight) or, of a model without
+            labels, x, in batches of 32 as those of Keras' `evaluate`. Default: no evaluation.
         evaluate_every: every how many rounds.
         evaluation_clients: clients of an evaluation, sampled. Default: all.
         callbacks: see `Callback`. Those of Keras run where they read logs and weights only: a round is an epoch to
@@ -285,6 +285,9 @@ def _check(process: Any, callbacks: Sequence[Any], release_managers: Sequence[An
             "clients keep a state is a fc.learning.ClientStateProcess, one whose clients begin from older models a "
             "fc.learning.AsynchronousProcess"
         )
+    for name, entries in (("callbacks", callbacks), ("release_managers", release_managers)):
+        if not isinstance(entries, list | tuple):
+            raise TypeMismatch(f"{name} is a list, not {brief(entries)}\n  fix: {name}=[…]")
     for callback in callbacks:
         if not isinstance(callback, Callback | keras.callbacks.Callback):
             raise TypeMismatch(f"a callback is a fc.learning.programs.Callback or one of Keras, not {brief(callback)}")

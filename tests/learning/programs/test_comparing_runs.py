@@ -56,6 +56,8 @@ def test_a_target_is_reached_from_either_side():
         history.rounds_to("accuracy", 0.5)
     with pytest.raises(InvalidValue, match="mode is auto, min or max, not 'up'"):
         history.rounds_to("perplexity", 0.5, mode="up")
+    with pytest.raises(TypeMismatch, match=r"target is a number, not '0\.5'"):
+        history.rounds_to("perplexity", "0.5")
 
 
 def test_a_target_is_a_finite_number():
@@ -165,6 +167,8 @@ def test_what_a_callback_adds_is_no_metric_of_clients():
 
 def test_only_histories_are_drawn():
     pytest.importorskip("matplotlib")
+    with pytest.raises(TypeMismatch, match=r"plot_histories draws a dict of histories by name, not \["):
+        programs.plot_histories([3])
     with pytest.raises(TypeMismatch, match="plot_histories draws a History, or a list of them, by name, not 3"):
         programs.plot_histories({"a": 3})
     with pytest.raises(InvalidValue, match="there are no histories to draw"):

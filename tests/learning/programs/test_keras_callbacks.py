@@ -197,6 +197,23 @@ def test_a_resumed_training_is_an_unbroken_one(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+def test_what_a_callback_counts_is_part_of_a_checkpoint(tmp_path):
+    class Counts(C.Callback):
+        epochs, total, best = (), np.float32(0), np.zeros(2)
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.epochs = (*self.epochs, epoch)
+            self.total = self.total + np.float32(logs["loss"])
+            self.best = float(self.total) if epoch else np.ones(2)
+
+    whole, resumed = Counts(), Counts()
+    train(build(make_model()), 3, whole)
+    train(build(make_model()), 2, Counts(), directory=tmp_path)
+    train(build(make_model()), 3, resumed, directory=tmp_path)
+    assert (resumed.epochs, resumed.total, resumed.best) == (whole.epochs, whole.total, whole.best)
+    assert whole.epochs == (0, 1, 2)
+
+
 def test_a_checkpoint_of_other_callbacks_is_refused(tmp_path):
     train(build(make_model()), 1, C.History(), directory=tmp_path)
     with pytest.raises(

@@ -300,7 +300,10 @@ def test_it_runs_in_a_running_event_loop(process, data, tmp_path):
     ("change", "message"),
     [
         ({"rounds": -1}, "rounds is a whole number, 0 or more"),
-        ({"clients_per_round": 7}, "a round cannot have 7 of 6 clients"),
+        (
+            {"clients_per_round": 7},
+            r"a round cannot have 7 of 6 clients\n  fix: clients_per_round=None for all clients",
+        ),
         ({"data": [1, 2]}, "data is a fc.simulation.datasets.ClientData or a FederatedDataSource, not"),
         ({"data": [1, 2]}, "fix: a list has a tf.data.Dataset of each client"),
         ({"data": tf.data.Dataset.range(2)}, r"fix: data=\[dataset\] for one client"),
@@ -309,6 +312,8 @@ def test_it_runs_in_a_running_event_loop(process, data, tmp_path):
             r"fix: fc\.simulation\.datasets\.split_over_clients\(data, num_clients\)\.preprocess\(lambda dataset: d",
         ),
         ({"process": "p"}, "process is a fc.learning.LearningProcess, not 'p'"),
+        ({"callbacks": print}, r"callbacks is a list, not .*\n  fix: callbacks=\[…\]"),
+        ({"release_managers": None}, r"release_managers is a list, not None"),
         ({"callbacks": [print]}, "a callback is a fc.learning.programs.Callback"),
         ({"release_managers": [print]}, "a release manager is a fc.program.ReleaseManager"),
         ({"checkpoint_every": 0}, "checkpoint_every is a whole number, 1 or more, not 0"),
