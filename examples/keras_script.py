@@ -55,7 +55,7 @@ def main(epochs=EPOCHS):
         class_weight=class_weight,
         callbacks=callbacks,
     )
-    _, accuracy = model.evaluate(*test, verbose=0)
+    _, accuracy = model.evaluate(*test)
     print(f"test accuracy {accuracy:.1%}")
     return accuracy
 

@@ -42,6 +42,9 @@ def geometric_median_factory(
     is the client's weight and |.| the L2 norm over all leaves. The server sees means only and holds no client's value;
     each iteration sends v to the clients and a weighted value back, while the clients keep their values.
 
+    In the first iteration, a value of zeros has the weight α · smoothing: it is where the iterations begin, and would
+    hold them there.
+
     A client whose value has an entry that is infinite or NaN has weight 0. No clients, or weights that add to 0, give
     NaN.
 
@@ -128,12 +131,18 @@ def _median_process(
         distance = tf.sqrt(tf.reduce_sum([tf.reduce_sum(d * d) for d in differences]))
         return tf.cast(tf.cast(weight, tf.float64) / tf.maximum(distance, smoothing), dtype.numpy)
 
+    @tf_computation(wide, number)
+    def discount_zeros(value: TensorStructure, weight: tf.Tensor) -> tf.Tensor:
+        is_zero = tf.reduce_all([tf.reduce_all(leaf == 0) for leaf in tf.nest.flatten(value)])
+        return tf.where(is_zero, tf.cast(smoothing**2, dtype.numpy) * weight, weight)
+
     def body(state: Value, value: Value, weights: tuple[Value, ...]) -> MeasuredProcessOutput:
         alike = federated_value(1.0, CLIENTS)
         finite = federated_map(without_infinity, (_cast(value, wide), weights[0] if weights else alike))
         centre, measurements = federated_value(generic_zero(wide), SERVER), None
-        for _ in range(iterations):
-            reweighed = federated_map(reweigh, (finite[0], finite[1], federated_broadcast(centre)))
+        for iteration in range(iterations):
+            weight = finite[1] if iteration else federated_map(discount_zeros, finite)
+            reweighed = federated_map(reweigh, (finite[0], weight, federated_broadcast(centre)))
             output = mean.next(state, finite[0], reweighed)
             state, centre, measurements = output.state, output.result, output.measurements
         return MeasuredProcessOutput(state, _cast(centre, value_type), measurements)

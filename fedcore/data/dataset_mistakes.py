@@ -59,6 +59,8 @@ def no_fit(have: Type, want: SequenceType, path: str) -> TypeMismatch:
         fix = f"{path} is not batched: put .batch(n) after it"
     elif _may_be_batch(have) and fits(_row(have), want.element):
         fix = f"{path} is batched: leave .batch(n) out, or put .unbatch() after it"
+    elif _is_castable(have, want.element):
+        fix = "tf.cast in a .map() of the data; or give the model their type: from_keras_model(…, input_spec=)"
     text = explain(f"{path} does not fit", SequenceType(have), want)
     return TypeMismatch(f"{text}\n  fix: {fix}" if fix else text)
 
@@ -66,6 +68,17 @@ def no_fit(have: Type, want: SequenceType, path: str) -> TypeMismatch:
 def type_of_batches(type_: Type) -> Type:
     """The type of batches of elements."""
     return map_tensors(lambda t: TensorType(t.dtype, None if t.shape is None else (None, *t.shape)), type_)
+
+
+def _is_castable(have: Type, want: Type) -> bool:
+    """Whether elements differ from the wanted ones in the dtypes of numbers only."""
+    dtypes = [t.dtype for t in tensor_leaves(want)]
+    if len(dtypes) != len(tensor_leaves(have)) or any(t.dtype.name == "str" for t in tensor_leaves(have)):
+        return False
+    remaining = iter(dtypes)
+    return fits(map_tensors(lambda t: TensorType(next(remaining), t.shape), have), want) and not any(
+        dtype.name == "str" for dtype in dtypes
+    )
 
 
 def _may_be_batch(type_: Type) -> bool:

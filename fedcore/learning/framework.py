@@ -76,7 +76,8 @@ def build_encoded_broadcast_process_from_model(model_fn: ModelFn, encoder_fn: En
         TypeMismatch: the function returns no encoder.
     Example:
         >>> eight_bits = fc.aggregators.encoders.uniform_quantization(bits=8)
-        >>> sending = fc.learning.framework.build_encoded_broadcast_process_from_model(model_fn, eight_bits)
+        >>> sending = fc.learning.framework.build_encoded_broadcast_process_from_model(
+        ...     model_fn, lambda spec: eight_bits)
         >>> process = fc.learning.algorithms.build_weighted_fed_avg(
         ...     model_fn, lambda: keras.optimizers.SGD(0.1), model_distributor=sending)
         >>> state, metrics = process.next(process.initialize(), [client_a, client_b])

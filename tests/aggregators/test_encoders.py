@@ -295,6 +295,18 @@ def test_compression_aggregator_zeroes_and_clips():
     assert output.measurements["zeroed_count"] == 1
 
 
+def test_an_encoder_that_meets_small_tensors_only_warns_that_it_encodes_nothing():
+    encoder = encoders.uniform_quantization(bits=4)
+    text = (
+        r"EncodedSumFactory encodes nothing: an encoder is for float tensors of more than 10,000 elements, and the "
+        r"largest tensor has 64\n  fix: encoder_fn=lambda spec: encoder encodes every tensor"
+    )
+    with pytest.warns(RuntimeWarning, match=text):
+        fc.learning.compression_aggregator(weighted=False, encoder_fn=encoder).create(fc.to_type(("float32", [64])))
+    EncodedSumFactory(encoder).create(fc.to_type([("float32", [64]), ("float32", [10_001])]))
+    EncodedSumFactory(lambda spec: None).create(VECTOR)
+
+
 def test_large_floats_alone_are_quantized_above_a_threshold():
     type_ = fc.to_type({"large": ("float32", [50]), "small": ("float32", [3]), "count": ("int32", [50])})
     process = EncodedSumFactory.quantize_above_threshold(4, threshold=10).create(type_)

@@ -51,9 +51,10 @@ def bulyan(rows, f):
 
 def weiszfeld(rows, weights, iterations, smoothing):
     point = np.zeros(7)
-    for _ in range(iterations):
+    for iteration in range(iterations):
         distances = np.linalg.norm(rows - point, axis=1)
-        point = np.average(rows, 0, weights / np.maximum(distances, smoothing))
+        discounts = np.where(rows.any(1) | (iteration > 0), 1, smoothing**2)
+        point = np.average(rows, 0, weights * discounts / np.maximum(distances, smoothing))
     return point
 
 
@@ -142,6 +143,16 @@ def test_attackers_hardly_move_the_geometric_median():
     factory = agg.geometric_median_factory(iterations=20, weighted=False)
     result, _ = run(factory, np.concatenate([far, honest]))
     assert np.linalg.norm(result - honest.mean(0)) < 2
+
+
+@pytest.mark.parametrize("smoothing", [1e-6, 0.5])
+def test_clients_that_send_zeros_do_not_hold_the_geometric_median_at_zero(smoothing):
+    rows = np.concatenate([np.zeros([2, 7], np.float32), random_rows(9) + 5])
+    result, _ = run(agg.geometric_median_factory(weighted=False, smoothing=smoothing), rows)
+    np.testing.assert_allclose(result, weiszfeld(rows, np.ones(11), 3, smoothing), rtol=1e-4)
+    assert np.linalg.norm(result - rows[2:].mean(0)) < 2
+    nothing, _ = run(agg.geometric_median_factory(weighted=False, smoothing=smoothing), rows[:2])
+    np.testing.assert_array_equal(nothing, np.zeros(7))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

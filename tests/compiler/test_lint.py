@@ -143,7 +143,8 @@ def test_casts_of_the_language_that_lose_nothing_are_left_alone():
 
 
 def test_encoded_sums_are_left_alone():
-    factory = fc.aggregators.EncodedSumFactory(fc.aggregators.encoders.uniform_quantization(bits=8))
+    eight_bits = fc.aggregators.encoders.uniform_quantization(bits=8)
+    factory = fc.aggregators.EncodedSumFactory(lambda spec: eight_bits)
     process = factory.create(fc.to_type(("float32", [64])))
     assert lint(process.next.to_module("traced")) == []
 

@@ -92,6 +92,12 @@ MISFITS = {
         "data[0] does not fit",
         "fix: data[0] is batched: leave .batch(n) out, or put .unbatch() after it",
     ),
+    "numbers of other dtypes": (
+        count,
+        client((X.astype(np.float64), np.arange(len(X), dtype=np.int16))).batch(2),
+        "data[0] does not fit",
+        "fix: tf.cast in a .map() of the data; or give the model their type: from_keras_model(…, input_spec=)",
+    ),
     "text": (count, "abc", "data[0] is 'abc', but a sequence of type", "a dataset or a list of elements"),
     "nothing": (count, None, "data[0] is None, but a sequence of type", "a dataset or a list of elements"),
     "sparse elements": (

@@ -53,7 +53,7 @@ def coded_updates():
     encoders = fc.aggregators.encoders
     steps = encoders.uniform_quantization(step=encoders.RMS, rounding="dithered")
     encoder = encoders.chain(encoders.hadamard(), steps, encoders.entropy())
-    return fc.aggregators.MeanFactory(fc.aggregators.EncodedSumFactory(encoder))
+    return fc.aggregators.MeanFactory(fc.aggregators.EncodedSumFactory(lambda spec: encoder))
 
 
 @pytest.mark.parametrize("aggregator", [None, coded_updates], ids=["plain", "coded"])

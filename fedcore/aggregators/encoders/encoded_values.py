@@ -23,6 +23,7 @@ from fedcore.aggregators.encoders.spec_encoders import SpecEncoder
 from fedcore.computation import Computation, tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.tensors.structures import TensorStructure
+from fedcore.ir.locations import warn_user
 from fedcore.types import TensorType, Type, is_static, leaves, tensor_leaves
 
 THRESHOLD = 10_000
@@ -94,6 +95,12 @@ def value_codec(encoder_fn: EncoderFn, value_type: Type, who: str) -> ValueCodec
 
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in tf.nest.flatten(structure[0])]
     choose = encoder_chooser(encoder_fn, who)
+    if isinstance(encoder_fn, Encoder) and specs and not any(is_large_float(spec, THRESHOLD) for spec in specs):
+        largest = max(spec.shape.num_elements() for spec in specs)
+        warn_user(
+            f"{who} encodes nothing: an encoder is for float tensors of more than {THRESHOLD:,} elements, and the "
+            f"largest tensor has {largest:,}\n  fix: encoder_fn=lambda spec: encoder encodes every tensor"
+        )
     encoders = [choose(spec) for spec in specs]
     structures = []
     for encoder, spec, (path, _leaf) in zip(encoders, specs, leaves(value_type), strict=True):

@@ -43,8 +43,8 @@ def build_fed_avg_with_optimizer_states(
     """Builds federated averaging whose clients keep the state of their optimizer between their rounds.
 
     Types: those of `ClientStateProcess`, where C is the state of the client's optimizer, such as
-    <learning_rate=float32,step=int64,m=…,v=…>; `state.client_work` has its hyperparameters, which are sent with the
-    weights, 32 bits each.
+    <learning_rate=float32,step=int64,accumulator=…,preconditioner=…>; `state.client_work` has its hyperparameters,
+    which are sent with the weights, 32 bits each.
 
     Args:
         model_fn, server_optimizer_fn, client_weighting, model_aggregator, metrics_aggregator: as for

@@ -197,7 +197,8 @@ def test_a_file_that_is_no_database_is_named(keeping, data, tmp_path):
 def test_a_directory_has_two_more_files(keeping, data, tmp_path):
     train(keeping, data, 1, directory=tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["checkpoints", "client_states.sqlite", "client_states.sqlite-slots", "metrics.csv", "tensorboard"]
+    states = ["client_states.sqlite", "client_states.sqlite-slots"]
+    assert names == ["checkpoints", *states, "metrics.csv", "run_state.json", "tensorboard"]
 
 
 def test_states_come_back_in_their_classes(data, tmp_path):
