@@ -226,6 +226,7 @@ def call_attributes(config: bytes) -> tuple:
 
 @contextlib.contextmanager
 def _call_options(config: config_pb2.ConfigProto) -> Iterator[None]:
+    """Context in which the eager context calls functions with this ConfigProto."""
     from tensorflow.python.eager import context
 
     eager = _context()

@@ -169,7 +169,7 @@ def pure_class(cls: Any) -> Any:
     *_, base = (c for c in cls.__mro__ if c.__module__ == "keras.src.optimizers.base_optimizer")
     backend = next(c for c in cls.__mro__ if c.__module__ == "keras.src.backend.tensorflow.optimizer")
     generic = {name: vars(base)[name] for name in vars(backend) if name in vars(base) and not name.startswith("__")}
-    own = {"_backend_apply_gradients": _apply_gradients, "add_variable_from_reference": _add_variable_like}
+    own = {"_backend_apply_gradients": _backend_apply_gradients, "add_variable_from_reference": _add_variable_like}
     between = type(backend.__name__, (backend,), {**generic, **own})
     return type(cls.__name__, (cls, between), {"__module__": cls.__module__})
 
@@ -200,9 +200,10 @@ def is_as_defined_by_keras(optimizer: keras.optimizers.Optimizer) -> bool:
     return all(is_defined_by_keras(f) for f in methods if inspect.isfunction(f))
 
 
-def _apply_gradients(
+def _backend_apply_gradients(
     self: keras.optimizers.Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable]
 ) -> None:
+    """Keras' method, without strategies; meanwhile each `WeightPlaceholder` has the name of its `tf.Variable`."""
     WeightPlaceholder._has_tensorflow_name = True
     try:
         _take_step(self, gradients, variables)

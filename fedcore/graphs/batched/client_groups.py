@@ -101,7 +101,7 @@ class ClientGroups:
         self._layout = layout
         self._interpreter = interpreter
         self._assumes = assumes
-        self._data_products: DataProducts | None = None
+        self._data_products: DataProducts | None = None  # a group that is built notes in it the input that it reads
         self.parallel = parallel or (PARALLEL_GROUPS_OF_LOOPS if has_loops(parts.stage.module) else PARALLEL_GROUPS)
         self.witness_leaves: set[int] = set()
         self.lacks_witness = False
@@ -295,10 +295,11 @@ class ClientGroups:
         return sequence.rows
 
     def with_products(self, realized: Realized) -> Realized:
-        """The function of a call, with the function of the products that it takes as an operand, if its groups use any.
+        """The function of a call, with that of its last operand, the products of a first layer's inputs, if it has one.
 
-        That function's operands are the columns, the index and the sizes of the clients' sequence, which are operands
-        of the call as well: `operands` has their numbers.
+        A runtime computes these products once, and keeps them while it keeps the clients' data. Their function's
+        operands are the columns, the index and the sizes of the clients' sequence, which are operands of the call as
+        well: `Products.operands` has their numbers. Called when the groups are built, which tells if they read any.
         """
         if self._data_products is None or self._data_products.layer_input is None:
             return realized

@@ -27,7 +27,8 @@ LARGE_STATE_BYTES = 8 << 20
 """Bytes of a client's state from which a group gains nothing: its products fill a core, and its weights no cache."""
 
 PASSES = 8  # read: forward, backward, twice for W - rG, once for rG; written: G, rG, W
-FLOPS_PER_BYTE = 6 * 32 / 4  # three products (two operations each) with 32 rows, for each float32
+ROWS = 32
+FLOPS_PER_BYTE = 6 * ROWS / 4  # three products (two operations each) with `ROWS` rows, for each float32
 OPERATIONS = 60  # of a step of a small network
 OPERATION_S = 2e-6
 LOOP_ITERATIONS = 10  # of a loop in a step
@@ -52,7 +53,7 @@ def start_rows(target: Target, state_bytes: int, positions: int, *, has_loops: b
         positions: of a row, such as the tokens of a text: each is multiplied with the state.
         has_loops: as for `why_loop`.
     """
-    row_s = FLOPS_PER_BYTE / 32 * max(1, state_bytes) * positions / _FLOPS[target.isa]
+    row_s = FLOPS_PER_BYTE / ROWS * max(1, state_bytes) * positions / _FLOPS[target.isa]
     return OPERATIONS * (LOOP_ITERATIONS if has_loops else 1) * OPERATION_S / row_s
 
 

@@ -46,7 +46,9 @@ from fedcore.graphs.graphdef.form.checked_operations import emit
 
 NO_VALUES: Mapping[Value, BatchedValue] = MappingProxyType({})
 
-_CONTROL_FLOW = frozenset({"while", "if", "StatelessCase", "Assert"})
+_ALWAYS_BY_RULE = frozenset({"while", "if", "StatelessCase", "Assert"})
+"""Operations that are neither folded nor emitted as they are. Assert has an effect; its rule refuses what differs
+between clients."""
 
 _TENSOR_LISTS = frozenset(
     {
@@ -143,7 +145,7 @@ class BatchedEvaluation:
         Args:
             outer_values: those of the regions around it, as far as it reads them.
         Raises:
-            NoBatchingRule: an operation has effects or state, or cannot be batched.
+            NoBatchingRule: an operation other than Assert has effects or state, or one cannot be batched.
         """
         read = (*arguments, *outer_values.values())
         forms = [x.low_rank for x in read if x.low_rank is not None]
@@ -151,7 +153,7 @@ class BatchedEvaluation:
         self.low_rank_shapes |= {form.shape for form in forms if not isinstance(form, ChangedRows)}
         values = {**outer_values, **dict(zip(region.arguments, arguments, strict=True))}
         for node in region.nodes:
-            if has_effect(node.op) and node.op not in _CONTROL_FLOW:
+            if has_effect(node.op) and node.op not in _ALWAYS_BY_RULE:
                 raise NoBatchingRule(node.op, "it has effects or state, which clients would share")
         outer_state, (self._region, self._values) = (self._region, self._values), (region, values)
         for node in region.nodes:
@@ -200,7 +202,7 @@ class BatchedEvaluation:
             if low_rank_result is not None:
                 return [low_rank_result]
             operands = [self._make_dense(x) for x in operands]
-        if node.op in _CONTROL_FLOW:
+        if node.op in _ALWAYS_BY_RULE:
             return _rule_of(node)(self, node, *operands)
         if node.op == "Const":
             return [_constant_value(node)]

@@ -197,8 +197,8 @@ class OpenCarry:
             ops.fill([self.clients], float(self.begins_with(i, m))) for i, m in self.carry._sorted_scaled
         ]
 
-    def initial_matrix(self, kernel: int) -> MatrixId | None:
-        """The matrix that a kernel starts as; None if that is zero.
+    def initial_matrix_id(self, kernel: int) -> MatrixId | None:
+        """The id of the matrix that a kernel starts as; None if that is zero.
 
         Kernels that start as one tensor have one matrix, named after the first of them.
         """
@@ -209,7 +209,7 @@ class OpenCarry:
 
     def begins_with(self, kernel: int, matrix: MatrixId) -> bool:
         """Whether a matrix stands in a kernel with coefficient 1, unless steps have scaled it."""
-        return matrix in (self.initial_matrix(kernel), ("own", kernel))
+        return matrix in (self.initial_matrix_id(kernel), ("own", kernel))
 
     def known_left_factor(self, group: tuple[int, ...]) -> Value:
         """The left factor [K, R, n] of a group whose factor is a known input: the rows of all steps."""
@@ -521,21 +521,22 @@ class CarriedKernels:
             layer_input = self.open_carry.carry.input_of(group)
             lefts.append(left if rows is None or layer_input is not None else self._append_rows(left, rows, active))
             for i in group:
-                right_of = {id(factor): right for factor, right in kernels[i].factors}
-                old = self.rights[i]
-                old_rows = _select_active(active, right_of.get(id(left), ops.zeros_like(old)), old)
+                right_of = {id(u): v for u, v in kernels[i].factors}
+                right = self.rights[i]  # V; the step made V' of it
+                old_rows = _select_active(active, right_of.get(id(left), ops.zeros_like(right)), right)
                 if rows is None:
                     rights[i] = old_rows
                     continue
                 new_rows = right_of[id(rows)] if id(rows) in right_of else zero_rows(rows, self.open_carry.shapes[i][1])
                 if layer_input is not None and self.inputs is not None:
+                    # The last batch is padded beyond the end of the data, where the known inputs end.
                     new_rows = self.inputs.cut_to_input(new_rows)
                 rights[i] = self._append_rows(old_rows, new_rows, active)
         scales = {key: _select_active(active, self._scale_after(kernels, *key), c) for key, c in self.scales.items()}
-        rights = {i: rights[i] for i in self.rights}
+        rights = {i: rights[i] for i in self.rights}  # in the order of the loop variables, not of the groups
         variables = CarriedKernels(self.open_carry, lefts, rights, self.own, scales).variables()
         for tensor, variable in zip(variables, self.variables(), strict=True):
-            tensor.set_shape(variable.shape)
+            tensor.set_shape(variable.shape)  # numbers of rows stay open
         return variables
 
     def _find_row_input(self, rows: Value | None) -> KnownInput | None:
@@ -564,7 +565,7 @@ class CarriedKernels:
         initial_matrices = [(("shared", i), t) for i, t in open_carry.initial_matrices.items() if t is not None]
         return [
             # Kernels that begin as one tensor have one id, that of the first of them.
-            *((i, t) for i, t in initial_matrices if open_carry.initial_matrix(i[1]) == i),
+            *((i, t) for i, t in initial_matrices if open_carry.initial_matrix_id(i[1]) == i),
             *((("own", i), t) for i, t in self.own.items()),
         ]
 

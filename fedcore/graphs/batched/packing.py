@@ -129,7 +129,8 @@ def pack_for_loop(
     splits of the two by client, int64 [clients + 1].
 
     Args:
-        leaves: leaves of the clients, whose layouts are equal.
+        leaves: leaves of the clients. Their layouts are equal and none is ragged (`ClientSlice.common_layouts`), so the
+            first column has as many rows as the client has examples.
         seeds: int64, seed of each client.
         numbers: number of each leaf among the leaves of the call's arguments; see `realize.pack`.
         cache: cache for the columns.

@@ -31,11 +31,11 @@ from fedcore.types import Type, leaves, tensor_leaves
 
 
 def split_stage(stage: ClientStage) -> tuple[list[Operation], list[Operation], list[str]]:
-    """(client operations, fold operations, contribution) of a stage.
+    """(own operations, fold operations, contribution) of a stage.
 
-    Fold operations depend on the partial; client operations do not. The contribution is the names of the values that
-    fold operations read from client operations and parameters, but for rows that are appended. The operation that puts
-    the partial and a kept value together is none of both.
+    Fold operations, appends among them, depend on the partial; own operations, client-invariant ones among them, do
+    not. The contribution is the names of the values that fold operations read from own operations and parameters, but
+    for rows that are appended. The operation that puts the partial and a kept value together is none of both.
 
     Raises:
         NoBatchingRule: as for `result_names`.
@@ -43,13 +43,13 @@ def split_stage(stage: ClientStage) -> tuple[list[Operation], list[Operation], l
     function = stage.function
     dependent = set() if stage.zero is None else {function.parameters[0].name}
     partial_name, kept_name = result_names(stage)
-    client_operations: list[Operation] = []
+    own_operations: list[Operation] = []
     fold_operations: list[Operation] = []
     contribution: dict[str, None] = {}  # in order
     for op in function.operations:
         names = [o.name for o in op.operands if isinstance(o, Ref)]
         if not dependent.intersection(names):
-            client_operations.append(op)
+            own_operations.append(op)
             continue
         if op.name == function.result.name != partial_name:
             continue
@@ -59,10 +59,10 @@ def split_stage(stage: ClientStage) -> tuple[list[Operation], list[Operation], l
             continue
         contribution.update(dict.fromkeys(n for n in names if n not in dependent))
     if partial_name is not None and partial_name not in dependent:
-        contribution[partial_name] = None  # the fold takes it as the partial, and leaves the partial before
+        contribution[partial_name] = None  # it replaces the partial
     if kept_name in dependent:
         raise NoBatchingRule("struct", "the value that is kept of a client depends on other clients")
-    return client_operations, fold_operations, list(contribution)
+    return own_operations, fold_operations, list(contribution)
 
 
 def result_names(stage: ClientStage) -> tuple[str | None, str | None]:

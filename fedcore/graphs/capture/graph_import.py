@@ -95,19 +95,21 @@ def _parse(data: bytes) -> _Importable:
 
 
 def keys_on_path(graph: Graph, data: bytes, path: Sequence[str]) -> Iterator[NodeKey]:
-    """The keys, in a canonical graph, of nodes of the graph as it is imported: of calls, and of a node in the last.
+    """The keys in the canonical graph of a chain of nodes of the imported graph, up to a node that it does not have.
 
     Args:
-        path: the names of the nodes, outermost first.
+        path: a name in the graph, then one in the function that this node calls, and so on: `n3`, `n7` of `n3/n7`.
     """
     importable = _importable.get((graph.digest, checks_operands()), lambda: _parse(data))
     bodies = {"": importable.graph_def.node}
     bodies |= {f.signature.name: f.node_def for f in importable.graph_def.library.function}
-    function = ""
+    function = ""  # the graph itself
     for name in path:
         yield importable.original_keys.get((function, name), (function, name))
         node = next((node for node in bodies.get(function, ()) if node.name == name), None)
-        function = "" if node is None else node.attr["f"].func.name if "f" in node.attr else node.op
+        if node is None:
+            return
+        function = node.attr["f"].func.name if "f" in node.attr else node.op  # a call has its function in `f`, or is it
 
 
 def call_leaves(

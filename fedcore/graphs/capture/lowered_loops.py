@@ -2,7 +2,8 @@
 
 TensorFlow marks the loops and branches that it traces for lowering; others run as one operation. On CPUs it gives
 oneDNN's kernels to lowered loops only, and only oneDNN has gradients of convolutions with groups, with dilations and
-with channels first. Elsewhere the mark changes no result.
+with channels first. Elsewhere the mark changes no result, and is removed: graphs that differ in it only have one
+canonical form.
 
 Decision 0211.
 """
@@ -15,7 +16,7 @@ _IMAGES = ("AvgPool", "Conv2D", "Conv3D", "DepthwiseConv2d", "FusedBatchNorm", "
 
 
 def remove_lowering_marks(graph_def: graph_pb2.GraphDef) -> None:
-    """Removes the marks, unless a function has an operation for which only oneDNN may have a kernel."""
+    """Removes all marks, unless a function has an operation for which only oneDNN may have a kernel."""
     inside = [node for function in graph_def.library.function for node in function.node_def]
     if any(map(_may_need_onednn, inside)):
         return

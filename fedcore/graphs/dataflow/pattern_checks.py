@@ -38,7 +38,7 @@ def check_operation(operation: object, operands: Sequence, attributes: Iterable[
         if not is_pattern(operand):
             problem = f"operand {i} of op({operation!r}) is {brief(operand)}, not a pattern"
             raise TypeMismatch(_add_location(f"{problem}{_pattern_of(operand)}"))
-    if operation in REGIONS or operation == "Const":
+    if operation in REGIONS or operation == "Const":  # TensorFlow has no definition of the former; `const` is checked
         return
     if private_api.op_definition(operation) is None:
         raise FedcoreError(

@@ -23,7 +23,7 @@ class ClientFunction:
 
     Args:
         call: takes the tensors of `inputs` in order; returns the tensors of `outputs` by name.
-        inputs: specs with names: the broadcasts, the client's values, and the seed if the work draws numbers.
+        inputs: specs with names: the seed, also where the work draws no numbers, the broadcasts, the client's values.
         outputs: by name the type of each tensor that the client sends.
     """
 
@@ -38,7 +38,8 @@ def client_function(
     """The work of one client of a stage.
 
     Args:
-        stage: the client stage; its first parameter is the partial if `sent` is not its result.
+        stage: the client stage. If its result is none of the values in `sent`, its first parameter and its result are
+            the partial, and only the operations that do not read the partial are the client's.
         broadcasts: number of the parameters after the partial that all clients share.
         layouts: of the leaves of the client's values; None for a tensor.
         sent: the values that the client sends, by their names in the stage.

@@ -131,11 +131,15 @@ _tensor_type = functools.lru_cache(256)(TensorType)  # a state has many leaves o
 
 
 def _array(value: Any, type_: TensorType, path: str) -> tuple[np.ndarray, str]:
-    """The array, and a note where the dtype does not hold its numbers."""
+    """A value that is no tensor as an array, and a note where the dtype does not hold its numbers.
+
+    An array keeps its dtype, and Python's numbers get that of the type. What does not fit comes in a dtype of its own,
+    by which `tensor_leaf` refuses it.
+    """
     small = small_number(value, type_.dtype)
     if small is not None:
         return small, ""
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufcV":
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufcV":  # V: bfloat16
         array = np.asarray(value)
         return (array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))), ""
     problem = not_dense(value)

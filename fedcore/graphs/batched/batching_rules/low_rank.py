@@ -54,9 +54,10 @@ def mat_mul_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: 
 def _one_client_product(
     evaluation: BatchedEvaluation, x: BatchedValue, y: BatchedValue, *, transpose_x: bool, transpose_y: bool
 ) -> BatchedValue | None:
-    """The product where the only client's batches have no client axis; as the rule of MatMul.
+    """The product of the rule of MatMul where one client is computed in a lane of its own.
 
-    Its batches are of any size, so nothing is padded.
+    No operand has a client axis: graphs with branches or loops, which add one, are not computed so with low-rank
+    kernels. Batches are of any size, so nothing is padded.
     """
     if y.low_rank is not None:
         rows = evaluation.as_lane(x)

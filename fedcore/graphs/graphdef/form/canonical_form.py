@@ -225,7 +225,14 @@ def canonical_functions(
 
 
 class _Library:
-    """Library functions under content names."""
+    """Library functions under content names.
+
+    Args:
+        digest_digits: of a content name; all 64 where functions of several graphs meet in one process.
+        keeps_prints: nodes that print remain in the functions; a graph without its prints has none.
+    Attributes:
+        canonical: the canonical functions by content name, callees first.
+    """
 
     def __init__(
         self, functions: Mapping[str, function_pb2.FunctionDef], digest_digits: int = 24, *, keeps_prints: bool = True
@@ -234,7 +241,7 @@ class _Library:
         self._printing = _printing_functions(functions) if keeps_prints else frozenset[str]()
         self._digest_digits = digest_digits
         self.canonical: dict[str, function_pb2.FunctionDef] = {}
-        self._names: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # original -> content name
         self._node_names: dict[str, dict[str, str]] = {}  # by function
 
     def canonical_node_names(self) -> dict[NodeKey, NodeKey]:
