@@ -22,7 +22,7 @@ from fedcore.graphs.batched.batching_rules import (
     shapes,
     tensor_lists,
 )
-from fedcore.graphs.batched.evaluation import _CONTROL_FLOW
+from fedcore.graphs.batched.evaluation import _ALWAYS_BY_RULE
 from fedcore.testing import check_batching_rule, operand_search, rule_gradients, rule_layouts, rule_runs
 from fedcore.testing.rule_layouts import padded_layouts, unpadded_layouts
 from fedcore.testing.rule_operands import cases_of_operation
@@ -146,7 +146,7 @@ FUNCTIONS = {
 """Functions of operations whose operands no client has: lists of tensors, and functions."""
 
 IN_FUNCTIONS = {
-    *(op for op in BUILT_IN if "TensorList" in op or op in _CONTROL_FLOW),
+    *(op for op in BUILT_IN if "TensorList" in op or op in _ALWAYS_BY_RULE),
     *("StatelessRandomGetAlg", "BroadcastGradientArgs", "Range"),
 }
 """The last have no operand of a client, or results that are known while the graph is built."""
