@@ -59,6 +59,7 @@ def model_fn():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*encodes nothing")  # of this small model
 def test_compressed_training():
     for process in load("compression").processes(model_fn).values():
         assert findings(process.initialize, process.next) == []
