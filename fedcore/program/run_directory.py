@@ -7,13 +7,13 @@ import contextlib
 import json
 import os
 import platform
-import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fedcore.errors import InvalidValue
+from fedcore.whole_files import write_whole
 
 CHECKPOINTS, METRICS, SUMMARIES = "checkpoints", "metrics.csv", "tensorboard"
 CLIENT_STATES = "client_states.sqlite"  # of a training whose clients keep states
@@ -65,10 +65,8 @@ def record_state(directory: Path) -> Iterator[None]:
 
 def write_run_state(directory: Path, state: str) -> None:
     """Writes the state of a directory's run, where it can: no training ends because it cannot."""
-    partial = directory / f".{secrets.token_hex(16)}.partial"
     with contextlib.suppress(OSError):
-        partial.write_text(json.dumps({"state": state, "host": platform.node()}) + "\n", "utf-8")
-        os.replace(partial, directory / RUN_STATE)
+        write_whole(directory / RUN_STATE, json.dumps({"state": state, "host": platform.node()}) + "\n")
 
 
 def run_state(directory: Path) -> str:

@@ -24,7 +24,7 @@ from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.example_gradients import NoisyGradients, check_private_model, private_gradients_of
 from fedcore.learning.models.frozen_weights import changing_type, weights_functions, whole_weights
 from fedcore.learning.models.gradients import gradients_of
-from fedcore.learning.models.pure_model import with_weight_names
+from fedcore.learning.models.pure_model import constrained, with_weight_names
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
@@ -362,6 +362,7 @@ def build_server_work(
     optimizer_fn = build_sgdm(1.0) if server_optimizer_fn is None else server_optimizer_fn
     optimizer = as_optimizer(optimizer_fn, model.trainable_names)
     aggregator, roles = aggregation_of_metrics(metrics_aggregator, model), model.weight_roles
+    constraints = tuple(model.trainable_constraints)  # without the model, `update` has a key (decision 0332)
 
     @tf_computation
     def update(
@@ -370,7 +371,7 @@ def build_server_work(
         finite = all_finite(mean_update)
         gradients = tuple(-u for u in mean_update.trainable)
         state, trainable = optimizer.next(optimizer_state, weights.trainable, gradients)
-        new_values = (state, model.constrain(trainable), roles.assigned_after(weights, mean_update))
+        new_values = (state, constrained(trainable, constraints), roles.assigned_after(weights, mean_update))
         old_values = (optimizer_state, weights.trainable, weights.non_trainable)
         state, trainable, moved = tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), new_values, old_values)
         return state, ModelWeights(trainable, moved)

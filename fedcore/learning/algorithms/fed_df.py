@@ -87,12 +87,13 @@ class _Distillation:
 
         def step(number: tf.Tensor, state: Any, trainable: tuple, total: tf.Tensor) -> tuple:
             x = tf.nest.map_structure(lambda rows: tf.gather(rows, draws[number]), data)
-            ensemble = tf.map_fn(lambda k: client_logits(k, x), clients, fn_output_signature=tf.float32)
-            teacher = tf.nn.log_softmax(tf.reduce_mean(ensemble, 0))
             with tf.GradientTape() as tape:
                 tape.watch(trainable)
                 weights = roles.join(ModelWeights(trainable, mean.non_trainable), frozen)
-                student = tf.nn.log_softmax(self.logits(predict(weights, x)))
+                student = tf.nn.log_softmax(self.logits(predict(weights, x)))  # first: errors break `tf.map_fn`'s scope
+                with tape.stop_recording():
+                    ensemble = tf.map_fn(lambda k: client_logits(k, x), clients, fn_output_signature=tf.float32)
+                    teacher = tf.nn.log_softmax(tf.reduce_mean(ensemble, 0))
                 loss = tf.reduce_mean(tf.reduce_sum(tf.exp(teacher) * (teacher - student), -1))
             gradients = (None if g is None else tf.convert_to_tensor(g) for g in tape.gradient(loss, trainable))
             state, trainable = self.optimizer.next(state, trainable, tuple(gradients))

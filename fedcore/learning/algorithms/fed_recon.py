@@ -23,6 +23,7 @@ from fedcore.learning.models import ModelWeights, ReconstructionModel
 from fedcore.learning.models.frozen_weights import weights_functions
 from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.models.partly_local_model import PartlyLocalModel, trace_reconstruction_model
+from fedcore.learning.models.pure_model import constrained
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcess
@@ -284,7 +285,7 @@ def _build_training(
         gradients, _, moved, metrics = gradients_of(model.whole, whole, carry.metrics, batch)
         mine = model.divided(ModelWeights(gradients, moved))[0]
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, mine.trainable)
-        trained = ModelWeights(model.constrain(trainable), mine.non_trainable)
+        trained = ModelWeights(constrained(trainable, model.trainable_constraints), mine.non_trainable)
         return _Carry(roles.changing(trained), state, metrics)
 
     def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:

@@ -61,9 +61,9 @@ class PartlyLocalModel:
     def trainable_paths(self) -> Sequence[str]:
         return self._global(self.whole.trainable_paths)
 
-    def constrain(self, trainable: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
-        """The global trainable weights after a step, with their constraints applied."""
-        return constrained(trainable, self._global(self.whole.trainable_constraints))
+    @property
+    def trainable_constraints(self) -> Sequence[Callable | None]:
+        return self._global(self.whole.trainable_constraints)
 
     def constrain_local(self, trainable: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
         """The local trainable weights after a step, with their constraints applied."""
