@@ -168,7 +168,7 @@ def test_a_disk_that_fills_costs_nothing_that_was_saved(process, data, tmp_path,
 
     with monkeypatch.context() as patch:
         patch.setattr(whole_files, "_keep", full)
-        if at <= 9:  # the run's state, the table, its first row with the columns, two files for each of three checkpoints
+        if at <= 9:  # the state, the table, its first row with the columns, two files for each of three checkpoints
             with pytest.raises(OSError, match="No space left") as caught:
                 train(process, data, 3, directory=tmp_path)
             assert caught.value.__context__ is None  # the event loop's errors are not the user's
