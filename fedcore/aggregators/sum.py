@@ -1,3 +1,5 @@
+"""The sum of the clients' values."""
+
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, check_factory, require
 from fedcore.computation import federated_computation
 from fedcore.errors import TypeMismatch, brief

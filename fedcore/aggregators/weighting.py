@@ -1,3 +1,5 @@
+"""Unweighted aggregators in the place of weighted ones."""
+
 from typing import Any
 
 from fedcore.aggregators.factory import (

@@ -102,9 +102,9 @@ def _check_meaning(
     state = _run(law % 1, process.initialize, [], local, None)
     for number, values in enumerate(rounds, 1):
         output = _run(law % number, process.next, [state, *values], local, values)
-        told = [tuple(r) if len(r) > 1 else r[0] for r in rounds[:number]]
-        want = _as_type(meaning(told), output.result)
-        _equal(law % number, output.result, want, tolerance, process.next, told)
+        received = [tuple(r) if len(r) > 1 else r[0] for r in rounds[:number]]
+        want = _as_type(meaning(received), output.result)
+        _equal(law % number, output.result, want, tolerance, process.next, received)
         state = output.state
 
 

@@ -217,7 +217,7 @@ def _check_stop(name: str, own: LocalRuntime, executor: _Interleaved) -> None:
         with stopped_by(executor.stop), fc.use(own, pipeline="default"):
             program.invoke([np.float32(1)])
     except Exception:
-        executor.ended.wait()  # the call ends before a run that does not
+        executor.ended.wait(60 * STOP_S)  # the call ends before a run that does not; `prepare` may have raised
     if executor.result is not None:
         what = f"its run gave {executor.result.partial}, {STOP_S} s after `stop` was cancelled: see fc.runtime.Stop"
         raise LawBroken(f"{name}: a call that is stopped has no result", what, program=program.module)

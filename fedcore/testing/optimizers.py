@@ -18,10 +18,10 @@ from fedcore.testing.laws import LawBroken
 from fedcore.testing.values import draw
 
 NAMES = ("dense/kernel", "dense/bias", "kernel", "scale")
-"""Of the weights, in the order of their nest."""
+"""Names of the weights, in the order of their nest."""
 
 SPREADS = ("small", "mixed", "small", "offset", "small")
-"""Of the gradients of each step; those of the third step are 0."""
+"""Spreads of the gradients of each step; those of the third step are 0."""
 
 CLIENTS = 3
 
