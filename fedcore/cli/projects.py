@@ -73,6 +73,8 @@ def load_project(file: Path, configuration: Configuration, *, trains: bool = Tru
     with quiet_start():
         from fedcore import context
 
+        if "seed" in configuration.get("run", {}):
+            _seed_python(configuration["run"]["seed"])
         module = import_program(file)
         _check_all_are_called(module, file)
         context.current_runtime()
@@ -88,6 +90,19 @@ def load_project(file: Path, configuration: Configuration, *, trains: bool = Tru
         )
         options = _options(module, file, {**arguments, "process": process}) if trains else {}
     return Project(train, test, process, evaluation, options)
+
+
+def _seed_python(seed: int) -> None:
+    """Makes layers and arrays that the program makes outside of a trace equal in each run, such as weights by Keras.
+
+    TensorFlow's own seed stays: with it the shuffles of real data sets would have one order in all rounds.
+    """
+    import random
+
+    import numpy as np
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
 
 
 def _options(module: ModuleType, file: Path, arguments: dict[str, Any]) -> dict[str, Any]:

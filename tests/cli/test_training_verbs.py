@@ -113,6 +113,33 @@ def test_a_run_is_trained_resumed_listed_and_shown(project, fedcore):
     )
 
 
+def test_the_seed_decides_the_weights_of_layers_that_a_program_makes(project, fedcore):
+    (project / "own_program.py").write_text(
+        PROGRAM
+        + """
+import keras, numpy as np, fedcore as fc
+
+def build_process(train):
+    layers = [keras.Input((1,)), keras.layers.Dense(1)]
+    layers[1].build((None, 1))
+    model = lambda: fc.learning.from_keras_model(keras.Sequential(layers), "mse", input_spec=SPEC)
+    return fc.learning.algorithms.build_weighted_fed_avg(model, lambda: keras.optimizers.SGD(0.1))
+
+def load_data(data):
+    x = np.random.default_rng(0).normal(size=(8, 1)).astype("float32")
+    clients = fc.simulation.datasets.split_over_clients((x, 2 * x), 4).preprocess(lambda d: d.batch(2))
+    global SPEC
+    SPEC = clients.element_type_structure
+    return clients, clients
+"""
+    )
+    first, second, other = (
+        fedcore("train", "train.toml", "--format", "json", "--set", f"run.seed={seed}")["runs"][0]["metrics"]
+        for seed in (4, 4, 5)
+    )
+    assert first["loss"] == second["loss"] != other["loss"]
+
+
 @pytest.mark.parametrize("store", [None, "memory", "own.sqlite"])
 def test_clients_keep_states_between_commands(project, fedcore, store):
     program = PROGRAM.replace("import tiny", "import tiny, remembering").replace(
