@@ -1,7 +1,7 @@
 """Adaptive server optimizers on words of which most are rare: Reddi et al. 2021, arXiv:2003.00295, figure 1."""
 
-import keras
 import numpy as np
+from classifiers import model_fn_for
 
 import fedcore as fc
 
@@ -32,18 +32,10 @@ def load_data(data):
     return clients.preprocess(lambda d: d.shuffle(100).batch(10)), test.preprocess(lambda d: d.batch(1000))
 
 
-def _model(clients):
-    spec = clients.element_type_structure
-    layers = [keras.Input((spec[0].shape[1],)), keras.layers.Dense(10, kernel_initializer="zeros")]
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    metrics = [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
-    return lambda: fc.learning.from_keras_model(keras.Sequential(layers), loss, input_spec=spec, metrics=metrics)
-
-
 def build_process(train, method):
     client, server = optimizers.build_sgdm(method["client_lr"]), SERVERS[method["name"]](method["server_lr"])
-    return fc.learning.algorithms.build_unweighted_fed_avg(_model(train), client, server)
+    return fc.learning.algorithms.build_unweighted_fed_avg(model_fn_for(train), client, server)
 
 
 def build_evaluation(train):
-    return fc.learning.algorithms.build_fed_eval(_model(train))
+    return fc.learning.algorithms.build_fed_eval(model_fn_for(train))

@@ -1,33 +1,25 @@
 """SCAFFOLD and FedAvg on clients with one label: Karimireddy et al. 2020, arXiv:1910.06378, table 3."""
 
 import keras
+from classifiers import load_digits, model_fn_for
 
 import fedcore as fc
 
 
 def load_data(data):
-    train, test = fc.simulation.datasets.digits.load_data(100, data["alpha"])
-    train, test = (c.preprocess(lambda d: d.map(lambda e: (e["pixels"], e["label"]))) for c in (train, test))
-    train = train.preprocess(lambda d: d.shuffle(100).batch(3).repeat(data["epochs"]))
-    return train, test.preprocess(lambda d: d.batch(300))
-
-
-def _model(clients):
-    layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10, kernel_initializer="zeros")]
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    metrics = [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
-    spec = clients.element_type_structure
-    return lambda: fc.learning.from_keras_model(keras.Sequential(layers), loss, input_spec=spec, metrics=metrics)
+    return load_digits(100, lambda d: d.shuffle(100).batch(3).repeat(data["epochs"]), data["alpha"])
 
 
 def build_process(train, method):
     if method["name"] == "SCAFFOLD":
-        return fc.learning.algorithms.build_scaffold(_model(train), method["lr"], len(train.client_ids))
-    return fc.learning.algorithms.build_unweighted_fed_avg(_model(train), lambda: keras.optimizers.SGD(method["lr"]))
+        return fc.learning.algorithms.build_scaffold(model_fn_for(train), method["lr"], len(train.client_ids))
+    return fc.learning.algorithms.build_unweighted_fed_avg(
+        model_fn_for(train), lambda: keras.optimizers.SGD(method["lr"])
+    )
 
 
 def build_evaluation(train):
-    return fc.learning.algorithms.build_fed_eval(_model(train))
+    return fc.learning.algorithms.build_fed_eval(model_fn_for(train))
 
 
 def build_callbacks(stop):
