@@ -9,11 +9,13 @@ mutants.
 """
 
 import ast
+import contextlib
 import copy
+import multiprocessing
 import os
 import random
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -22,6 +24,7 @@ from pathlib import Path
 
 import attrs
 import click
+import pytest
 from rich.console import Console
 from rich.table import Table
 
@@ -39,6 +42,10 @@ COPIED = (
 )
 LIMIT_S = 900
 """A mutant whose tests take longer is noticed."""
+
+_WARM = multiprocessing.get_context("forkserver")
+_WARM.set_forkserver_preload(["tensorflow"])
+os.environ.update(PYTHONDONTWRITEBYTECODE="1", TF_CPP_MIN_LOG_LEVEL="3")
 
 Node = ast.expr | ast.stmt
 
@@ -143,29 +150,43 @@ def tests_of(path: str, folder: Path) -> tuple[list[str], list[str]]:
     return [*map(str, near)], [str(f) for f in files if f not in near]
 
 
-def is_noticed(mutant: Mutant, folder: Path, *, near: bool = False, workers: int = 2) -> bool:
+def is_noticed(mutant: Mutant, folder: Path, *, near: bool = False) -> bool:
     """Whether a test of the mutant's room fails with it, in a copy of the repository.
 
     Args:
         near: run only the files that name the module, if there are any.
-        workers: processes of the tests.
     """
     file = folder / mutant.path
     original = file.read_text(encoding="utf-8")
     file.write_text(mutant.source, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     parts = [part for part in tests_of(mutant.path, folder) if part]
     try:
-        for part in parts[:1] if near else parts:
-            command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", str(workers), "-p", "no:cacheprovider", *part]
-            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=LIMIT_S)
-            if done.returncode:
-                return True
-        return False
-    except subprocess.TimeoutExpired:
-        return True
+        return any(not _passes(folder, part) for part in (parts[:1] if near else parts))
     finally:
         file.write_text(original, encoding="utf-8")
+
+
+def _passes(folder: Path, tests: list[str]) -> bool:
+    """Whether tests pass within the limit, in a process that is forked from one with TensorFlow imported."""
+    process = _WARM.Process(target=_run, args=(folder, tests))
+    process.start()
+    process.join(LIMIT_S)
+    assert process.pid is not None
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.join()
+    return process.exitcode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+def _run(folder: Path, tests: list[str]) -> None:
+    os.setsid()
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+    os.chdir(folder)
+    os.environ["PYTHONPATH"] = str(folder)
+    sys.path.insert(0, str(folder))
+    os._exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests]))
 
 
 @click.command()
@@ -173,19 +194,18 @@ def is_noticed(mutant: Mutant, folder: Path, *, near: bool = False, workers: int
 @click.option("--count", default=10, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--near", is_flag=True, help="Run only the test files that name the mutant's module.")
-@click.option("--workers", default=2, show_default=True, help="Processes of the tests.")
-def main(rooms: tuple[str, ...], count: int, seed: int, near: bool, workers: int) -> None:
+def main(rooms: tuple[str, ...], count: int, seed: int, near: bool) -> None:
     console, survivors, drawn = Console(), [], Counter[str]()
     with tempfile.TemporaryDirectory() as temporary:
         for name in COPIED:
             copying = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             copying(ROOT / name, Path(temporary) / name)
         for mutant in draw(rooms, count, seed):
-            noticed = is_noticed(mutant, Path(temporary), near=near, workers=workers)
+            noticed = is_noticed(mutant, Path(temporary), near=near)
             drawn[mutant.path.split("/")[1]] += 1
             survivors += [] if noticed else [mutant]
             outcome = "noticed " if noticed else "survived"
-            console.print(f"{outcome} {mutant.path}:{mutant.line} {mutant.kind}", highlight=False)
+            console.print(f"{outcome} {mutant.path}:{mutant.line} {mutant.kind}", highlight=False, markup=False)
     table = Table("room", "line", "kind", "before", "after", title=f"{len(survivors)} of {drawn.total()} survived")
     for m in survivors:
         table.add_row(m.path.split("/")[1], f"{m.path}:{m.line}", m.kind, m.before, m.after)

@@ -1,7 +1,7 @@
 """scripts/mutate.py makes mutants that differ in one place, and tells whether tests notice one."""
 
 import ast
-import importlib.util
+import importlib
 from pathlib import Path
 
 import pytest
@@ -19,12 +19,10 @@ def mean(values, weights):
 '''
 
 
-@pytest.fixture(scope="module")
-def mutate():
-    spec = importlib.util.spec_from_file_location("mutate", ROOT / "scripts" / "mutate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def mutate(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    return importlib.import_module("mutate")
 
 
 def test_each_mutant_differs_in_one_place(mutate):
