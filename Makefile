@@ -38,8 +38,8 @@ test-oldest: ## quick tests with the oldest supported TensorFlow and Keras
 	@$(OLDEST)/python -m pip install -qq --disable-pip-version-check -e '.[test,data]' 'tensorflow==2.18.*' 'keras==3.8.*'
 	@$(OLDEST)/python -m pytest -n auto -m "not slow and not soak" $(QUICK)
 
-# What depends on the version of Python: types, annotations, sources and code of functions, signals, threads, pickles
-# (decision 0279).
+# What depends on the version of Python: types, annotations, sources and code of functions, signals, threads, pickles.
+# TensorFlow's kernels are the same for all.
 VERSIONED := tests/types tests/ir tests/intrinsics tests/golden tests/templates tests/computation tests/context \
 	tests/program tests/errors tests/lru_cache tests/whole_files tests/graphs/test_autograph.py \
 	tests/graphs/test_refused_bodies.py tests/runtime/test_arguments.py tests/runtime/test_local.py \
@@ -58,7 +58,7 @@ test-pythons: ## tests of what depends on Python, with 3.12 and 3.13 where they 
 	done
 
 # What depends on TensorFlow's kernels: those without oneDNN, which a processor without AVX-512 has, refuse, compute and crash
-# differently (decision 0285).
+# differently.
 KERNELS := tests/graphs/test_batching_rules_by_themselves.py tests/graphs/test_batching_models.py \
 	tests/graphs/test_batching_rules_of_images.py tests/graphs/test_convolutions_in_loops.py \
 	tests/graphs/test_guards_in_a_child.py tests/graphs/test_joined_products.py tests/graphs/test_loop_products.py \

@@ -3,7 +3,7 @@
 python -m benchmarks.ray_overhead --rounds 5
 python -m benchmarks.ray_overhead --model --workers 4
 
-Decision 0171.
+Two cores cannot show how workers share clients that compute, so `--model` has clients that wait.
 """
 
 import argparse

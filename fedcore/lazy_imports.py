@@ -1,4 +1,4 @@
-"""Imports that type checkers read, and that run when a name is first used (decision 0260)."""
+"""Imports that type checkers read, and that run when a name is first used."""
 
 import ast
 import importlib

@@ -1,7 +1,4 @@
-"""Bounded caches that evict the least recently used entry.
-
-Decision 0105.
-"""
+"""Bounded caches that evict the least recently used entry."""
 
 import threading
 from collections import OrderedDict

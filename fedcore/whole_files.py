@@ -1,6 +1,7 @@
 """Files that are written whole: a reader finds the old content or the new, never a part or a mixture.
 
-Decision 0202.
+A save locks what it writes. Without `flock` (Windows, some network file systems) only one program may save into a
+directory.
 """
 
 import contextlib

@@ -4,8 +4,6 @@ A test that needs a process of its own then pays for a fork, and not for the sec
 a process has its own directory, environment, signals and exit code. Only its imports are done, and its memory is not
 freed object by object when it ends. A test of the imports, of environment variables that they read, or of bytes that
 cold processes write, starts `sys.executable`.
-
-Decision 0172.
 """
 
 import atexit

@@ -1,6 +1,6 @@
 """The origin of a run: digests of its files, versions, the commit, and the command that repeats it.
 
-See decision 0256.
+Only the commit covers imported files: following imports would record TensorFlow too.
 """
 
 import hashlib

@@ -1,8 +1,6 @@
 """The Python file of a project, and its training.
 
-Decision 0133.
-
-See decision 0252.
+A project is a TOML file and functions: a registry of models would name again what Python already names.
 """
 
 import ast

@@ -1,7 +1,4 @@
-"""Arguments of TFF's builders that change nothing here: they are taken, and dropped with a warning that says why.
-
-Decision 0162.
-"""
+"""Arguments of TFF's builders that change nothing here: they are taken, and dropped with a warning that says why."""
 
 import enum
 from collections.abc import Mapping

@@ -5,7 +5,7 @@ Every public module asks this table for a name that it does not have (`fedcore.t
 
 Names of earlier versions that are gone stand in `fedcore.compat.earlier_names`.
 
-Decision 0156.
+A function that behaves otherwise has no alias: its name is gone, with a reason.
 """
 
 from fedcore.compat.earlier_names import EARLIER_GONE, OWN_CONTAINERS

@@ -3,7 +3,7 @@
 A fold sends the values that its accumulation reads, whether a merge reads its partials or not; where a session of
 secure sums masks its partial, it sends that partial. What a stage keeps for a client stays with the client.
 
-Decision 0299.
+Decision 0271.
 """
 
 from collections.abc import Container, Iterator

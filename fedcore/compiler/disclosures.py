@@ -4,7 +4,7 @@ In: a module at any stage. Out: for each crossing of a value that depends on cli
 the value's name and line. None is a proof that the server gets sums only, if the runtime has a protocol for these.
 A client value that the program returns stays at the clients.
 
-Decision 0141.
+The dependencies are an upper bound. A secure leaf ends a taint; another leaf that is computed from it does not.
 """
 
 import attrs

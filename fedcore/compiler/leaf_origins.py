@@ -3,8 +3,6 @@
 In: a plan. Out: for each value of its main function one number for each leaf; for `run(@server, %s)`, whose stage
 returns `struct(%s, call(@next, %s))`, the numbers of `%s` and of the call's result. Structs, items, broadcasts, server
 stages and graphs pass numbers on; the result of any other operation has new numbers.
-
-Decision 0108.
 """
 
 from collections.abc import Hashable

@@ -1,6 +1,6 @@
 """Registry of passes, and pipelines written as one line of text.
 
-Decisions 0110 and 0278.
+By default, modules of fedcore's own passes are not verified, which saves a tenth to a half of small compilations.
 """
 
 import functools

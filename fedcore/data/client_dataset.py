@@ -1,6 +1,6 @@
 """`ClientDataset`: a client's examples as columns, with the interface of `tf.data.Dataset`.
 
-Decision 0215.
+The type of elements decides how they are stored. Stages over ragged ones run client by client.
 """
 
 import functools

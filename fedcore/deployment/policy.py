@@ -2,7 +2,7 @@
 
 A plan is checked once, when it arrives, by following its data flow; a run is checked against the budgets of the day;
 and what would leave is checked before it does. Each rule has a name, which a refusal tells
-(decisions 0271 and 0273).
+(decision 0271).
 """
 
 import math
@@ -113,7 +113,7 @@ class Policy:
         max_epsilon: largest epsilon of a record, over all runs in the log, by the noise that plans say
             (`build_dp_sgd`). Stages without such noise read no data. A run that would exceed it does not start. That
             the plan adds the noise, and that nothing else leaves, a reader of the plan decides: without `digests` or
-            `signers` no plan reads data. Decision 0311.
+            `signers` no plan reads data.
         delta: of `max_epsilon`, and of the epsilons in the log; below 1 over the number of records.
         digests: of plans that may run; None for all.
         signers: Ed25519 public keys (raw bytes), one of which must have signed the plan; None for none.

@@ -3,7 +3,7 @@
 A plan says its noise at the noise of each step (`ExampleMechanism.mark`). That is the plan's word: whether it clips
 and draws as it says, and what else it lets leave, a reader of the plan finds out (`digests`, `signers`).
 
-Decisions 0307 and 0311.
+Decision 0307.
 """
 
 import collections

@@ -112,7 +112,7 @@ class TableData:
         return batches.of(ClientDataset.from_columns(columns), whole_passes=whole_passes)
 
     def _part_of(self, rows: Columns, *, held_out: bool) -> Columns:
-        """The rows that are held out, or the others. Decision 0313."""
+        """The rows that are held out, or the others, by position: a seeded part would change with appended rows."""
         if self.held_out_every is None:
             return rows
         places = np.arange(len(next(iter(rows.values())))) % self.held_out_every

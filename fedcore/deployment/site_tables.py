@@ -1,6 +1,6 @@
 """Reads columns of a site's table: a CSV, Parquet, HDF5 or SQLite file, or a folder of images.
 
-Decision 0306.
+The sites agree on labels and categories: numbered by its own data, a site that lacks a class would train wrong labels.
 """
 
 import functools

@@ -19,8 +19,6 @@ def wipe_memory() -> None:
     in memory at one site alone would also make a masked sum one of that site's value.
 
     Without glibc nothing happens.
-
-    Decision 0316.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:

@@ -13,8 +13,6 @@ Guarantees:
   - The graph is the one that TensorFlow's functions build, with the same names, inputs and attributes. Only where
     constants are shared, equal small ones are one operation, and the names of constants have no scopes of operations.
   - Errors are TensorFlow's: operands that do not fit are given to its own functions.
-
-Decision 0176.
 """
 
 import contextlib

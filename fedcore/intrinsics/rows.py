@@ -1,6 +1,6 @@
 """Local operations on tensors of rows (first axis): collected client values, and conversion to sequences.
 
-Decision 0224.
+A plan broadcasts a server's sequence as its columns, so metering and executors treat it as any broadcast.
 """
 
 import itertools

@@ -1,7 +1,4 @@
-"""The dataflow graph of a module as a graph of networkx, for analyses of one's own.
-
-Decision 0107.
-"""
+"""The dataflow graph of a module as a graph of networkx, for analyses of one's own."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any

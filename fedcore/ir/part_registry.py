@@ -1,6 +1,6 @@
 """Registries of named functions that third parties add to: passes on modules, passes on regions, checks of the linter.
 
-Decisions 0110, 0236 and 0262.
+Decisions 0236 and 0262.
 """
 
 import inspect

@@ -7,7 +7,7 @@ A row is a node's function and name, the numbers of its name and of its file, th
 a file that is not known has the number -1. Files are named as in the locations of the text, relative to the project: a
 table has no path of the machine.
 
-Decision 0281.
+Decision 0275.
 """
 
 import json

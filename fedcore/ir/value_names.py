@@ -1,6 +1,6 @@
 """Names of values for people: in reports, and in the types of a plan.
 
-Decision 0112.
+Bindings have no names, so that two traces of one program are equal.
 """
 
 from fedcore.ir.module import Function, Operation, Ref

@@ -1,7 +1,4 @@
-"""`Value`: placeholder for data in the body of a traced function.
-
-Decision 0201.
-"""
+"""`Value`: placeholder for data in the body of a traced function."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn

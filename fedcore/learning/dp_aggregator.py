@@ -1,7 +1,4 @@
-"""The aggregator of a model's changes with differential privacy.
-
-Decision 0154.
-"""
+"""The aggregator of a model's changes with differential privacy."""
 
 from typing import Any
 

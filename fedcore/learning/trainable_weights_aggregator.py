@@ -1,6 +1,6 @@
 """The aggregator of a model's changes that leaves weights without gradients at the server.
 
-Decision 0208.
+It is no default: a model that is trained from scratch would be evaluated with its first averages.
 """
 
 from typing import Any

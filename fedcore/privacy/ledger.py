@@ -270,7 +270,7 @@ class Ledger:
         )
 
     def _round_size(self, private: Any, cohort: Sequence | int, number: int) -> int:
-        """The number of clients of a round, or of the larger one that it stands for (decision 0335).
+        """The number of clients of a round, or of the larger one that it stands for.
 
         Raises:
             InvalidValue: the sampler cannot have drawn them for round `number`, or does not draw so many.

@@ -1,7 +1,4 @@
-"""A federated context over a runtime of this machine.
-
-Decision 0131.
-"""
+"""A federated context over a runtime of this machine."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -1,7 +1,4 @@
-"""The directory of a training: its checkpoints, metrics and state, used by one process at a time.
-
-Decision 0338.
-"""
+"""The directory of a training: its checkpoints, metrics and state, used by one process at a time."""
 
 import contextlib
 import json

@@ -2,8 +2,6 @@
 
 A file is the length of its header (uint64, little-endian), the header as JSON, padded with spaces to a multiple of 8,
 and the bytes of the arrays. `safetensors.numpy.save` makes two copies of all arrays, and `save_file` gives no digest.
-
-Decision 0240.
 """
 
 import hashlib

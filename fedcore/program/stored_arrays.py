@@ -1,6 +1,6 @@
 """Arrays that a file has already, so that a later program state need not store them again.
 
-Decision 0241.
+States share a file by hard links: with references in their place, a removal would read all manifests.
 """
 
 import contextlib

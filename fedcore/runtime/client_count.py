@@ -1,6 +1,6 @@
 """The number of clients of a call, and the check that all its client arguments have that length.
 
-Decision 0074.
+A call of no known number of clients is refused: without clients, a maximum would be -3.4e38 without a word.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Virtual clocks: which clients' work a round gets, and when it ends, by the times of their devices.
 
 Nothing waits: a clock computes times. What clients compute does not change them, so a clock knows all rounds.
-
-Decision 0268.
 """
 
 import heapq

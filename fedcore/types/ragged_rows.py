@@ -1,6 +1,7 @@
 """Columns whose rows differ in length.
 
-Decision 0337.
+A column of lists is ragged for all clients or for none: otherwise a client whose lists happen to be equally long would
+have another type than the others.
 """
 
 from __future__ import annotations

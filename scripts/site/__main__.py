@@ -1,4 +1,4 @@
-"""`python -m scripts.site [FOLDER]`: builds the site of README, docs/ and the docstrings (decision 0261).
+"""`python -m scripts.site [FOLDER]`: builds the site of README, docs/ and the docstrings.
 
 A warning of Sphinx is an error.
 """

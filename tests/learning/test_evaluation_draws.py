@@ -1,4 +1,4 @@
-"""Random numbers in evaluation: others in each batch, client and round, the same for the same seed. Decision 0292."""
+"""Random numbers in evaluation: others in each batch, client and round, the same for the same seed."""
 
 import keras
 import numpy as np

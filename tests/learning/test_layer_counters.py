@@ -1,7 +1,4 @@
-"""Values that layers assign and that are no weights: from batch to batch of a client, and anew in each round.
-
-Decision 0291.
-"""
+"""Values that layers assign and that are no weights: from batch to batch of a client, and anew in each round."""
 
 import keras
 import numpy as np

@@ -1,6 +1,6 @@
 """Quantization whose number of bits follows the error that it makes.
 
-Decision 0123.
+The next state is the mean of the states that clients compute after their own values.
 """
 
 import math

@@ -152,8 +152,6 @@ def real_vector(value: tf.Tensor) -> tf.Tensor:
     """The numbers as a vector of floats that hold them: float64 for float64 and integers, else float32.
 
     A complex number becomes two floats, its real and its imaginary part.
-
-    Decision 0297.
     """
     if value.dtype.is_complex:
         value = tf.stack([tf.math.real(value), tf.math.imag(value)], -1)

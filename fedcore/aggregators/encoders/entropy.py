@@ -6,7 +6,8 @@ words of 256 symbols each, so that decoding is a loop over 256 rows of symbols, 
 
     n = 1,605,632 numbers: 802,816 symbols in 3,136 lanes.
 
-Decision 0121.
+An asymmetric numeral system would take 2.27 bits a parameter of a CNN's update in place of 2.28, and three times the
+CPU time.
 """
 
 import functools

@@ -1,7 +1,4 @@
-"""Quantization to levels at equal distances.
-
-Decision 0122.
-"""
+"""Quantization to levels at equal distances."""
 
 import math
 

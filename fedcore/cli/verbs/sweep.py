@@ -1,7 +1,4 @@
-"""`fedcore sweep`: searches for the best settings, by Optuna.
-
-Decision 0269.
-"""
+"""`fedcore sweep`: searches for the best settings, by Optuna."""
 
 import re
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Example: the partial <sum=float32, rows=float32[?]>, and a client whose row is float32[1]. A call of 40 clients gathers
 their rows in the order of the clients, [40], as it gathers values that are kept of clients. The fold does not see the
 leaf, whose size is open.
-
-Decision 0283.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set

@@ -12,7 +12,7 @@ with values without a client axis. Such a client has large kernels, whose change
 Example: a block of 4 clients alone train a convolutional network. The change of the kernel [3136, 512] of a dense layer
 stays two factors, and the block's sum is one product of the factors of all clients, so that no change is made.
 
-Decisions 0179, 0233 and 0327.
+Decision 0233.
 """
 
 import functools

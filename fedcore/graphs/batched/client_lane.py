@@ -4,8 +4,6 @@ Its values have no client axis: they are shared values (`BatchedValue`), and ker
 Graphs are evaluated operation by operation: those without a low-rank operand are emitted as they are, over batches of
 any number of rows, and the rules of `batching_rules/low_rank.py` emit the others. An initial weight that a graph only
 passes on stays the same tensor, so that it cancels in the client's change.
-
-Decision 0239.
 """
 
 import functools

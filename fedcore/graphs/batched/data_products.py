@@ -8,7 +8,7 @@ keeps the columns.
 In:  columns [rows, …], index and sizes of packed rows that are in order, see `row_layouts`.
 Out: float32 [entries]: the products [K, R, R] of each group of K clients with R rows, one after the other.
 
-Decisions 0196 and 0323.
+Decision 0323.
 """
 
 from collections.abc import Collection, Sequence

@@ -11,7 +11,7 @@ and with the inputs of earlier steps, are then computed once before the loop, an
 
 The bits of such a product are those of one product for each step, as long as a batch has more than one row.
 
-Decisions 0182, 0199 and 0323.
+Decisions 0182 and 0323.
 """
 
 from collections.abc import Callable, Hashable, Sequence

@@ -12,8 +12,6 @@ Letters: K clients, B rows of a batch, T iterations (such as time steps), n and 
 A sum reads and writes [K, n, m] in each iteration; an element with few columns runs far below the processor's speed.
 The rows of H and dZ are ordered by example, then by iteration: padded examples stand behind all others, so that the
 bits of a client depend neither on their number nor on the other clients.
-
-Decision 0183.
 """
 
 import collections

@@ -9,7 +9,7 @@ is kept if its new value is a sum of multiples of kernels and of products of two
 Example: in a step of plain gradient descent, `w + (-rate) * (x^T g)` keeps w, and in a step of FedSGD,
 `sum + rows * (x^T g)` keeps the sum. In a step of Adam the change is divided by a matrix, and no kernel is kept.
 
-Decisions 0186 and 0187.
+Clients of one step keep the factors of small kernels too: they exist anyway, and no later step reads them.
 """
 
 from collections.abc import Container, Iterable, Sequence

@@ -7,8 +7,6 @@ the `schedule` of the call.
     lane_of  int64 [capacity]  lane of each client of the call, -1 for absent clients
     tensors  [lanes, …]        of a tensor leaf
     columns, index, sizes      of a sequence leaf, see `row_layouts`
-
-Decision 0192.
 """
 
 import functools

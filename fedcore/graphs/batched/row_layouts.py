@@ -14,8 +14,6 @@ Example: 3 clients have 2, 5 and 3 rows in batches of 2. Groups have 2 lanes, wh
                    index [3]        [0, 12, 16]: where groups begin, and the end
 
 `WholeBatches` are rows in order of clients that all take one step: the columns are [lanes, batch rows, …].
-
-Decision 0193.
 """
 
 import abc

@@ -16,7 +16,9 @@ Example: 3 clients have 2, 5 and 3 rows in batches of 2, so they take 1, 3 and 2
 Batches whose sizes the data decide are padded to a power of two, or to levels of a half, a quarter and an eighth of it:
 a group has the smallest that holds its batches, where that saves enough.
 
-Decisions 0230 and 0266.
+Keys of executables hold the layout of a schedule and no more: with lanes and sizes, each cohort would build a graph.
+
+Decision 0266.
 """
 
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ block sums are [64, 7, 3] and [64]; the merge tree reduces them to [7, 3] and []
 
 Leaves of the partial to which clients only append rows are not folded: the rows are gathered (`appended_rows`).
 
-Decisions 0195, 0251, 0282, 0327 and 0330.
+Decisions 0195 and 0330.
 """
 
 import functools

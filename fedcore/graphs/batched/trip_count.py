@@ -3,7 +3,7 @@
 Example: a recurrent layer over 40 time steps runs while `i < 40 and time < 40`. Both `i` and `time` begin at 0 and grow
 by 1 in each iteration, so there are 40. The loop of its gradient runs as often as `i` has counted.
 
-Decision 0190.
+Half of the operations of a recurrent layer's loop only carry variables on, so several iterations are built as one.
 """
 
 from collections.abc import Mapping, Sequence

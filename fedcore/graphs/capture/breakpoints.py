@@ -2,8 +2,6 @@
 
 What a node of a graph of prints cannot have is in a table of the process, by the breakpoint's number: the Python
 variables that are no tensors, and the globals. So another process, such as a worker of Ray, does not stop.
-
-Decision 0280.
 """
 
 import itertools

@@ -3,7 +3,7 @@
 A `tf.lookup.StaticHashTable` never changes after its initialisation, so its entries are part of the program. Keras'
 lookup layers, `TextVectorization` and `tf.lookup.StaticVocabularyTable` look up in such tables.
 
-Decision 0083.
+A table is a resource of one process, but a graph leaves the process.
 """
 
 import contextlib

@@ -4,8 +4,6 @@ TensorFlow marks the loops and branches that it traces for lowering; others run 
 oneDNN's kernels to lowered loops only, and only oneDNN has gradients of convolutions with groups, with dilations and
 with channels first. Elsewhere the mark changes no result, and is removed: graphs that differ in it only have one
 canonical form.
-
-Decision 0211.
 """
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2

@@ -22,7 +22,7 @@ Example: the second random operation of a graph, before and after the rewrite.
 
 Operations for which the user set equal seeds give equal numbers within one call of their function.
 
-Decision 0010.
+Decision 0003.
 """
 
 from collections.abc import Callable, Iterable

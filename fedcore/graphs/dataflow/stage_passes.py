@@ -5,7 +5,7 @@ returns its argument. Built-in passes run in the order of `DEFAULT_STAGE_PIPELIN
 the order of their declarations, from when its module is imported. A pass is switched off by name: `plan{without=cse}`.
 The passes of `GRAPH_PASSES` run on the bodies of graphs while a plan is made, or before graphs are batched or imported.
 
-Decisions 0236 and 0326.
+Decision 0236.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping

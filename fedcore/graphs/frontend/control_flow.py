@@ -1,7 +1,4 @@
-"""Python control flow over tensors as a part of the graph, by AutoGraph.
-
-Decision 0200.
-"""
+"""Python control flow over tensors as a part of the graph, by AutoGraph."""
 
 import dis
 import functools

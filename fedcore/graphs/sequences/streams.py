@@ -6,7 +6,7 @@ a dataset; in the graph, a sequence that is read from its first element to its l
 An element is what the columns give it: the rows of a batch, gathered by the reading order. So a client has the bits
 that it has with all of its data in memory, as long as it is computed alone in either case.
 
-Decision 0267.
+The data alone decide which sequences are too large, so devices decide no bits.
 """
 
 import functools

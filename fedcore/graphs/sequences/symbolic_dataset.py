@@ -3,8 +3,6 @@
 It has the methods of `tf.data.Dataset` but is no subclass, since AutoGraph's registry of `for` loops uses the first
 class that matches an object, and `tf.data.Dataset` is registered first. `for x in ds` becomes a while loop over an
 index, and each element is computed from its index.
-
-Decision 0071.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Tensors over the memory of arrays. See decision 0257."""
+"""Tensors over the memory of arrays."""
 
 import ctypes
 from typing import Any

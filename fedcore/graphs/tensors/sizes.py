@@ -1,6 +1,6 @@
 """Sizes in bits of values whose types do not determine them: strings, codes, sequences and unknown dimensions.
 
-Decision 0061.
+A client's value is measured in the graph that folds it: repeated calls count once, dropped clients not at all.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Conversion between tensor types and TensorFlow's TensorSpecs.
 
-Decision 0168.
+A `tf.SparseTensor` is a struct of three dense tensors, so the language needs no type for it.
 """
 
 from typing import Any

@@ -4,7 +4,7 @@ Types, for metric states S and metrics M; used while a round is traced:
     aggregator(model)       ({S}@CLIENTS -> (S@SERVER, M@SERVER))
     aggregator(finalizers)  ({S}@CLIENTS -> M@SERVER)
 
-Decision 0153.
+An evaluation adds up its rounds, so a function of a model gives the added states too.
 """
 
 from collections.abc import Callable, Mapping, Sequence

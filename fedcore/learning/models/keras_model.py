@@ -1,6 +1,6 @@
 """Keras 3 models as pure ones, by steps in a `StatelessScope`.
 
-Decisions 0084, 0291 and 0292.
+Counters and states of layers go from batch to batch of a client and end with the round: their mean means nothing.
 """
 
 import functools

@@ -14,11 +14,11 @@ class StepScope(keras.StatelessScope):
     """A stateless scope of one step.
 
     Guarantees:
-      - Assigned values are constants to gradients, as those of a `tf.Variable` are. Decision 0284.
+      - Assigned values are constants to gradients, as those of a `tf.Variable` are.
       - Tapes of the user watch the trainable variables that are read, and functions of layers are traced anew.
         Decision 0293.
       - A `SeedGenerator` to whose state the scope has no value draws numbers that differ by call, client and step,
-        whoever holds it: a layer, a loss, a metric, or Keras, for draws without a seed. Decision 0292.
+        whoever holds it: a layer, a loss, a metric, or Keras, for draws without a seed.
     """
 
     def __init__(self, state_mapping: list, *, collect_losses: bool = False) -> None:

@@ -1,7 +1,4 @@
-"""Reconstruction models as pure functions of their global and local weights.
-
-Decision 0161.
-"""
+"""Reconstruction models as pure functions of their global and local weights."""
 
 import functools
 from collections.abc import Callable, Sequence

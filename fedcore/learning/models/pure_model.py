@@ -189,7 +189,7 @@ def reported_metrics(state: dict, own: dict) -> dict:
 def finalized_metrics(reported: dict, own: dict) -> dict:
     """The user's own metrics, computed, and those of the counts that were reported.
 
-    The loss of no examples is 0, as Keras' and TFF's: decision 0298.
+    The loss of no examples is 0, as Keras' and TFF's, so that NaN does not spoil a mean over rounds.
     """
     counts: dict[str, Callable] = {
         "loss": tf.math.divide_no_nan,

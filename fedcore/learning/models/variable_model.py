@@ -1,6 +1,6 @@
 """Models that the user writes as a class with variables, and how they become pure functions.
 
-Decision 0226.
+Models are instances of both of TFF's classes, since programs for TFF ask for either.
 """
 
 import abc

@@ -1,4 +1,4 @@
-"""The metrics of each client: how a model does at the clients that it does worst at. See decision 0253."""
+"""The metrics of each client: how a model does at the clients that it does worst at."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any

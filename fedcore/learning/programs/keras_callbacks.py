@@ -1,6 +1,6 @@
 """Keras' callbacks in a training, called by Keras' own `CallbackList`.
 
-Decision 0336.
+A round is an epoch to them. The server sees no batches, so callbacks with hooks for batches are refused.
 """
 
 import contextlib

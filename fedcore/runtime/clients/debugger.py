@@ -1,6 +1,6 @@
 """Opens Python's debugger at a line of the user's code, with the values of one client as its variables.
 
-Decision 0280.
+A line of client code runs once, while it is traced; the values are of a replay of the client.
 """
 
 import ast

@@ -1,6 +1,6 @@
 """A client stage on one device: runs slices, makes the partial of no clients, and merges partials.
 
-Decisions 0189 and 0324.
+Decisions 0189 and 0233.
 """
 
 import functools

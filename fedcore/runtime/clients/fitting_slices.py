@@ -1,6 +1,8 @@
 """The policy of slices: clients run together where they can, else in smaller calls, else one by one.
 
-Decisions 0050, 0210, 0266, 0267, 0288 and 0327.
+One policy decides for all reasons: nested policies would run slices twice.
+
+Decisions 0050, 0210 and 0266.
 """
 
 import itertools

@@ -1,6 +1,6 @@
 """Memory of a device: when it runs out, fewer graph calls run at once, and slices get smaller.
 
-Decisions 0051 and 0264.
+Decision 0051.
 """
 
 import threading

@@ -5,8 +5,6 @@ In:  a client stage, the clients of a slice, and the bytes that client stages ma
 Groups get narrower, loops compute fewer clients at once, slices are cut, and then fewer calls run at once. None of
 these decides bits: groups have at least two lanes, slices are cut into whole blocks, and blocks that do not fit run one
 client after another.
-
-Decision 0264.
 """
 
 import itertools

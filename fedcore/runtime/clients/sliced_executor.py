@@ -24,7 +24,7 @@ Each policy is a separate class or function. It wraps a function from a `ClientS
 
 This module applies the first two, for every kind of executor; `DeviceStage` applies the other policies.
 
-Decisions 0101 and 0113.
+A small cohort gets slices of the size of a large one, so that no round is traced for the size of its cohort.
 """
 
 import contextlib

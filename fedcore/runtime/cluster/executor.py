@@ -1,6 +1,6 @@
 """The clients executor over the workers of a Ray cluster.
 
-Decision 0170.
+The driver masks secure sums: a cluster is one trust domain, and a worker that ends would lose its clients' keys.
 """
 
 import contextlib

@@ -1,7 +1,4 @@
-"""LRU cache of executables (realized functions).
-
-Decision 0041.
-"""
+"""LRU cache of executables (realized functions)."""
 
 from collections.abc import Callable, Hashable
 

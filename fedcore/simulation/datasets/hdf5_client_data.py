@@ -1,6 +1,6 @@
 """Client data in HDF5 files: TFF's and LEAF's groups, and columns of all clients that are mapped into memory.
 
-Decision 0125.
+Columns need no parse and no `tf.data`: 24,000 clients are read in a second, against 1,370 to 3,750.
 """
 
 from __future__ import annotations

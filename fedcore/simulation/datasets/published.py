@@ -1,7 +1,4 @@
-"""Data sets in the files in which TFF publishes them.
-
-Decision 0126.
-"""
+"""Data sets in the files in which TFF publishes them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Data sets in files as functions of clients' ids, which are read when a computation is called.
 
-Decision 0225.
+A graph opens no file, since it can be saved and shipped.
 """
 
 from __future__ import annotations

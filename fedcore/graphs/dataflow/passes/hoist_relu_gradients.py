@@ -1,6 +1,6 @@
 """The stage pass `hoist-relu-gradients`: gradients of activations and biases before those of max pooling.
 
-Decision 0194.
+It is no batching rule, since loops and exported graphs need it too.
 """
 
 from fedcore.graphs.dataflow import operations as ops

@@ -1,7 +1,4 @@
-"""The stage pass `pack-accumulators`: loop variables that a step only adds to.
-
-Decision 0258.
-"""
+"""The stage pass `pack-accumulators`: loop variables that a step only adds to."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

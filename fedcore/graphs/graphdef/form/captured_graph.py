@@ -12,7 +12,7 @@ the place of the call. A function that another operation names, such as a branch
 numbered in the order of use: its name in the graph is a digest. An operation without results, such as a print, cannot
 be named behind `after`.
 
-Decisions 0263 and 0319.
+Decision 0319.
 """
 
 import contextvars

@@ -6,8 +6,6 @@ The graph and each function of its library is a region by itself: a loop or a ca
 function, and shapes are unknown. A node that the pass keeps has its NodeDef again, with private attributes, and each
 node waits for those that it waited for. So nothing is lost, unlike in a captured graph (`captured_graph`), where
 functions stand in the place of their calls.
-
-Decision 0326.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,6 +1,6 @@
 """The operations that graphs name.
 
-Decision 0106.
+They are read from nodes: in the serialized bytes, a string constant could hold the name of an operation.
 """
 
 from tensorflow.core.framework import graph_pb2
