@@ -219,7 +219,6 @@ ON_PURPOSE = {
     "SecureSumFactory, whole bounds of floats": "bounds of a `SecureSumFactory` numbers of any kind",
     "SecureSumFactory, estimated bounds of integers": "bounds of a `SecureSumFactory` numbers of any kind",
     "HadamardTransformFactory of a struct without a container": "Values may be structs without a Python container",
-    "Optimizer.next, no gradient": "Gradients that are all None are an error",
     "schedule_learning_rate of a Keras optimizer": "`schedule_learning_rate` takes Keras optimizers",
 }
 """Entries that differ -> the words of docs/porting.md that say so."""
