@@ -157,6 +157,11 @@ def test_an_input_spec_has_the_containers_that_it_was_given_in():
     assert isinstance(model.input_spec["y"], list)
 
 
+def test_weights_are_those_of_a_model():
+    with pytest.raises(TypeMismatch, match="3 is no model with variables: give a Keras model, or one of"):
+        models.ModelWeights.from_model(3)
+
+
 def test_a_class_of_losses_is_no_metric():
     with pytest.raises(TypeError, match=r"MeanSquaredError is a class of losses, .* give keras.metrics.MeanSquaredErr"):
         models.from_keras_model(two_outputs(), "mse", metrics=[keras.losses.MeanSquaredError])
