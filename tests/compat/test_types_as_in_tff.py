@@ -360,6 +360,74 @@ def refusal_differences():
     return differences
 
 
+RATE = {"learning_rate": "float32"}
+TRAIN = {"loss": "float32", "num_examples": "int64", "num_batches": "int64", "num_non_finite_clients": "int32"}
+UNWEIGHTED = ((), ()), {"mean_value": (), "mean_count": ()}
+EVALUATED = {name: dtype for name, dtype in TRAIN.items() if name != "num_non_finite_clients"}
+EVAL = {"eval": {"current_round_metrics": EVALUATED, "total_rounds_metrics": EVALUATED}}
+SUMS = {"loss": ["float32", "float32"], "num_examples": ["int64"], "num_batches": ["int64"]}
+SCHEDULED = "build_weighted_fed_avg_with_optimizer_schedule"
+
+PROCESSES = {
+    "build_weighted_fed_avg": (RATE, *mean(), RATE, {"train": TRAIN}),
+    "build_unweighted_fed_avg": (RATE, *UNWEIGHTED, RATE, {"train": TRAIN}),
+    "build_weighted_fed_prox": (RATE, *mean(), RATE, {"train": TRAIN}),
+    "build_fed_sgd": ((), *mean(), RATE, {"train": TRAIN}),
+    SCHEDULED: ("int32", *mean(), RATE, {"train": TRAIN, "client_learning_rate": "float32"}),
+    "build_weighted_mime_lite": ((RATE, mean()[0]), *mean(), RATE, {"train": TRAIN}),
+    "build_fed_eval": (((), SUMS), (), (), (), EVAL),
+}
+"""Algorithm -> TFF's state of client_work and of the aggregator, the aggregator's measurements, the state of the
+finalizer, and the metrics of client_work."""
+
+PARTS_ON_PURPOSE = {
+    ("*", "state.seed"): "a learning state ends in `round` and `seed`",
+    ("*", "state.round"): "a learning state ends in `round` and `seed`",
+    ("*", "metrics.finalizer"): "`update_non_finite` is measured by a finalizer of `templates`",
+    ("*", "metrics.client_work"): "`num_non_finite_clients`, an int64",
+    ("build_unweighted_fed_avg", "metrics.aggregator"): "Unweighted algorithms have the aggregator's names",
+    (SCHEDULED, "state.client_work"): "`client_work` of a schedule is `<round=int64>`",
+    ("build_weighted_mime_lite", "state.client_work"): "`client_work` of Mime Lite is the state of the base optimizer",
+    ("build_fed_eval", "state.client_work"): "The state of an evaluation's `client_work` is the sums of the metrics",
+}
+"""(Algorithm, or * for all, part) whose type differs -> the words of docs/porting.md that say so."""
+
+
+@functools.cache
+def part_differences(name):
+    """The parts of the state and of the metrics of an algorithm that have another type than in TFF."""
+    build, options = ALGORITHMS[name]
+    process = build(model_fn, **options)
+    client_work, aggregator, measured, finalizer, metrics = PROCESSES[name]
+    finalized = {} if name == "build_fed_eval" else {"update_non_finite": "int32"}
+    weights = models.weights_type_from_model(model_fn)
+    state = {"global_model_weights": weights, "distributor": (), "client_work": client_work, "aggregator": aggregator}
+    expected = {
+        "state": {**state, "finalizer": finalizer},
+        "metrics": {"distributor": (), "client_work": metrics, "aggregator": measured, "finalizer": finalized},
+    }
+    result = process.next.type_signature.result
+    differences = set()
+    for what, parts in expected.items():
+        member = fc.types.member_of(result[what])
+        assert list(member.names)[: len(parts)] == list(parts)
+        extra = set(member.names) - set(parts)
+        other = {n for n, want in parts.items() if not member[n].is_equivalent_to(fc.to_type(want))}
+        differences |= {f"{what}.{part}" for part in extra | other}
+    return differences
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_parts_of_algorithms_have_tffs_types_or_differ_by_a_line_of_the_page(name):
+    assert {part for part in part_differences(name) if not {(name, part), ("*", part)} & set(PARTS_ON_PURPOSE)} == set()
+    assert {part for owner, part in PARTS_ON_PURPOSE if owner == name} <= part_differences(name)
+
+
+def test_a_part_that_differs_on_purpose_stands_on_the_page():
+    assert {part for owner, part in PARTS_ON_PURPOSE if owner == "*"} <= part_differences("build_weighted_fed_avg")
+    assert [words for words in PARTS_ON_PURPOSE.values() if words not in PAGE] == []
+
+
 def test_processes_have_tffs_types_or_differ_by_a_line_of_the_page():
     assert {name: how for name, how in type_differences().items() if name not in ON_PURPOSE} == {}
 
