@@ -125,6 +125,60 @@ def test_a_model_of_functions_with_metrics_reports_its_loss_too():
         models.model_from_functional(functional, [keras.metrics.MeanSquaredError] * 2)
 
 
+class SumOverOutputs(keras.losses.Loss):
+    def call(self, y_true, y_pred):
+        return tf.add_n([tf.reduce_mean((y - p) ** 2) for y, p in zip(y_true, y_pred, strict=True)])
+
+
+def two_outputs():
+    inputs = keras.Input([3])
+    heads = [keras.layers.Dense(1, kernel_initializer="zeros")(inputs) for _ in range(2)]
+    return keras.Model(inputs, heads)
+
+
+def test_a_loss_of_all_outputs_is_called_with_all():
+    spec = OrderedDict(x=SPEC[0], y=[SPEC[1], SPEC[1]])
+    batch = OrderedDict(x=BATCH[0], y=[BATCH[1], 2 * BATCH[1]])
+    model = models.from_keras_model(two_outputs(), SumOverOutputs(), spec)
+    assert float(model.forward_pass(batch).loss) == 5.0
+    evaluation = fc.learning.algorithms.build_fed_eval(
+        lambda: models.from_keras_model(two_outputs(), SumOverOutputs(), spec)
+    )
+    _, result = evaluation.next(evaluation.initialize(), [[batch], [batch]])
+    assert result["client_work"]["eval"]["current_round_metrics"]["loss"] == 5.0
+    with pytest.raises(fc.errors.TracingError, match="does not take labels of type list<float32"):
+        models.from_keras_model(two_outputs(), SumOverOutputs(), spec, loss_weights=[1.0, 2.0])
+
+
+def test_an_input_spec_has_the_containers_that_it_was_given_in():
+    spec = OrderedDict(x=SPEC[0], y=[SPEC[1], SPEC[1]])
+    model = models.from_keras_model(two_outputs(), ["mse", "mse"], spec)
+    assert model.input_spec == spec
+    assert isinstance(model.input_spec["y"], list)
+
+
+def test_weights_are_those_of_a_model():
+    with pytest.raises(TypeMismatch, match="3 is no model with variables: give a Keras model, or one of"):
+        models.ModelWeights.from_model(3)
+
+
+def test_a_class_of_losses_is_no_metric():
+    with pytest.raises(TypeError, match=r"MeanSquaredError is a class of losses, .* give keras.metrics.MeanSquaredErr"):
+        models.from_keras_model(two_outputs(), "mse", metrics=[keras.losses.MeanSquaredError])
+
+
+def test_a_keras_model_of_functions_counts_in_states_of_its_metrics():
+    dense = keras.Sequential([keras.Input([3]), keras.layers.Dense(1, kernel_initializer="zeros")])
+    model = models.functional_model_from_keras(
+        dense, keras.losses.MeanSquaredError(), SPEC, lambda: OrderedDict(error=keras.metrics.MeanSquaredError())
+    )
+    state = model.initialize_metrics_state()
+    assert isinstance(state, OrderedDict)
+    state = model.update_metrics_state(state, BATCH[1], models.BatchOutput(predictions=np.zeros([2, 1], np.float32)))
+    assert [float(v) for v in state["error"]] == [2.0, 2.0]
+    assert model.finalize_metrics(state)["error"] == 1.0
+
+
 def test_metrics_as_functions_are_traced_without_variables():
     initialize, update, finalize = metrics.create_functional_metric_fns(keras.metrics.AUC)
     state = tf.nest.map_structure(tf.TensorSpec.from_tensor, initialize())
@@ -371,11 +425,14 @@ def test_a_forward_pass_counts_its_examples_in_an_int32():
         assert (tf.constant(3) + model.forward_pass(BATCH).num_examples).numpy() == 5
 
 
-def test_hyperparameters_are_in_their_order_and_equal_an_ordered_dict():
+def test_hyperparameters_are_an_ordered_dict():
     optimizer = fc.learning.optimizers.build_sgdm(0.1, momentum=0.9)
     state = optimizer.initialize(tf.TensorSpec([2]))
-    assert list(optimizer.get_hparams(state)) == ["learning_rate", "momentum"]
+    hparams = optimizer.get_hparams(state)
+    assert isinstance(hparams, OrderedDict)
+    assert list(hparams) == ["learning_rate", "momentum"]
     new_state = optimizer.set_hparams(state, OrderedDict(learning_rate=0.5, momentum=0.8))
+    assert isinstance(new_state, OrderedDict)
     assert optimizer.get_hparams(new_state) == OrderedDict(learning_rate=0.5, momentum=0.8)
 
 

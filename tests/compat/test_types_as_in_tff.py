@@ -7,6 +7,7 @@ refuses, with the class of its error.
 """
 
 import functools
+import inspect
 import re
 from collections import OrderedDict
 from pathlib import Path
@@ -143,7 +144,100 @@ TYPES = {
 }
 """Factory -> (it, type of values, type of weights, (TFF's state, TFF's measurements))."""
 
+SPEC = OrderedDict(x=tf.TensorSpec([None, 3], tf.float32), y=tf.TensorSpec([None, 1], tf.float32))
+
+
+def keras_model(outputs=1):
+    inputs = keras.Input([3])
+    heads = [keras.layers.Dense(1, name=f"head_{i}")(inputs) for i in range(outputs)]
+    return keras.Model(inputs, heads[0] if outputs == 1 else heads)
+
+
+def model_fn():
+    return models.from_keras_model(keras_model(), "mse", SPEC)
+
+
+def of_keras(loss="mse", spec=SPEC, outputs=1, **options):
+    """The call of `from_keras_model` that makes the model."""
+    return lambda: models.from_keras_model(keras_model(outputs), loss, spec, **options)
+
+
+THREE = OrderedDict(x=SPEC["x"], y=[SPEC["y"]] * 3)
+ALGORITHMS = {
+    "build_weighted_fed_avg": (learning.algorithms.build_weighted_fed_avg, {"client_optimizer_fn": SGD}),
+    "build_unweighted_fed_avg": (learning.algorithms.build_unweighted_fed_avg, {"client_optimizer_fn": SGD}),
+    "build_weighted_fed_prox": (
+        learning.algorithms.build_weighted_fed_prox,
+        {"proximal_strength": 1.0, "client_optimizer_fn": SGD},
+    ),
+    "build_unweighted_fed_prox": (
+        learning.algorithms.build_unweighted_fed_prox,
+        {"proximal_strength": 1.0, "client_optimizer_fn": SGD},
+    ),
+    "build_fed_sgd": (learning.algorithms.build_fed_sgd, {}),
+    "build_weighted_mime_lite": (learning.algorithms.build_weighted_mime_lite, {"base_optimizer": SGD}),
+    "build_unweighted_mime_lite": (learning.algorithms.build_unweighted_mime_lite, {"base_optimizer": SGD}),
+    "build_weighted_fed_avg_with_optimizer_schedule": (
+        learning.algorithms.build_weighted_fed_avg_with_optimizer_schedule,
+        {"client_learning_rate_fn": lambda _: 0.5, "client_optimizer_fn": learning.optimizers.build_sgdm},
+    ),
+    "build_fed_eval": (learning.algorithms.build_fed_eval, {}),
+    "build_fed_multi_model_eval": (
+        lambda model, **options: learning.algorithms.build_fed_multi_model_eval([model]),
+        {},
+    ),
+}
+WRONG_MODELS = {"a number": 0, "a function that makes a number": lambda: 0}
+WRONG_OPTIONS = {
+    "a factory of the other kind": lambda name: {"model_aggregator": SUM if "_weighted" in name else agg.MeanFactory()},
+    "a distributor that is none": lambda name: {"model_distributor": agg.SumFactory().create(fc.to_type("float32"))},
+    "a weighting that is none": lambda name: {"client_weighting": "uniform"},
+}
+
+
+def takes(name, option):
+    return option in inspect.signature(ALGORITHMS[name][0]).parameters
+
+
 REFUSALS = {
+    **{
+        f"{name} of {what}": (TypeError, functools.partial(build, model, **options))
+        for name, (build, options) in ALGORITHMS.items()
+        for what, model in WRONG_MODELS.items()
+    },
+    **{
+        f"{name} with {what}": (
+            TypeError,
+            functools.partial(ALGORITHMS[name][0], model_fn, **ALGORITHMS[name][1], **wrong(name)),
+        )
+        for name in ALGORITHMS
+        for what, wrong in WRONG_OPTIONS.items()
+        if all(takes(name, option) for option in wrong(name))
+        and (name, what) != ("build_fed_sgd", "a factory of the other kind")
+    },
+    "from_keras_model, other keys": (ValueError, of_keras(spec=OrderedDict(foo=SPEC["x"], y=SPEC["y"]))),
+    "from_keras_model, three parts of which one is unknown": (
+        ValueError,
+        of_keras(spec=OrderedDict(SPEC, z=SPEC["y"])),
+    ),
+    "from_keras_model of sequences": (TypeError, of_keras(spec=fc.to_type((fc.SequenceType(np.float32), np.float32)))),
+    "from_keras_model, two losses of three outputs": (ValueError, of_keras(["mse"] * 2, THREE, 3)),
+    "from_keras_model, two weights of three losses": (ValueError, of_keras(["mse"] * 3, THREE, 3, loss_weights=[1, 2])),
+    "from_keras_model, a loss of no output": (TypeError, of_keras({"other": "mse"}, THREE, 3)),
+    "from_keras_model, a weight of no output": (
+        TypeError,
+        of_keras(["mse"] * 3, THREE, 3, loss_weights={"other": 1.0}),
+    ),
+    "from_keras_model, a number for a loss": (TypeError, of_keras(3)),
+    "from_keras_model, a tensor for a metric": (TypeError, of_keras(metrics=[tf.constant(1.0)])),
+    "from_keras_model, a class of losses for a metric": (TypeError, of_keras(metrics=[keras.losses.MeanSquaredError])),
+    "weights_type_from_model of a number": (TypeError, lambda: models.weights_type_from_model(0)),
+    "model_from_functional, two metrics of one name": (
+        ValueError,
+        lambda: models.model_from_functional(model_fn(), [keras.metrics.MeanSquaredError] * 2),
+    ),
+    "ModelWeights.from_model of a number": (TypeError, lambda: models.ModelWeights.from_model(0)),
+    "ModelWeights.assign_weights_to a number": (TypeError, lambda: models.ModelWeights((), ()).assign_weights_to(0)),
     "SecureModularSumFactory of a float": (TypeError, lambda: agg.SecureModularSumFactory(8.0)),
     "SecureModularSumFactory of 0": (ValueError, lambda: agg.SecureModularSumFactory(0)),
     "SecureModularSumFactory of floats": (TypeError, lambda: agg.SecureModularSumFactory(8).create(fc.to_type(PAIR))),
@@ -187,8 +281,6 @@ REFUSALS = {
         lambda: learning.optimizers.schedule_learning_rate(keras.optimizers.SGD(0.1), lambda step: 0.1),
     ),
     "from_keras_model of a number": (TypeError, lambda: models.from_keras_model(0, "mse")),
-    "build_weighted_fed_avg of a number": (TypeError, lambda: learning.algorithms.build_weighted_fed_avg(0, SGD)),
-    "build_fed_eval of a number": (TypeError, lambda: learning.algorithms.build_fed_eval(0)),
     "build_weighted_fed_prox, negative": (
         ValueError,
         lambda: learning.algorithms.build_weighted_fed_prox(int, -1.0, SGD),
@@ -219,7 +311,6 @@ ON_PURPOSE = {
     "SecureSumFactory, whole bounds of floats": "bounds of a `SecureSumFactory` numbers of any kind",
     "SecureSumFactory, estimated bounds of integers": "bounds of a `SecureSumFactory` numbers of any kind",
     "HadamardTransformFactory of a struct without a container": "Values may be structs without a Python container",
-    "Optimizer.next, no gradient": "Gradients that are all None are an error",
     "schedule_learning_rate of a Keras optimizer": "`schedule_learning_rate` takes Keras optimizers",
 }
 """Entries that differ -> the words of docs/porting.md that say so."""
@@ -267,6 +358,74 @@ def refusal_differences():
             if kind is not None:
                 differences[name] = "is taken"
     return differences
+
+
+RATE = {"learning_rate": "float32"}
+TRAIN = {"loss": "float32", "num_examples": "int64", "num_batches": "int64", "num_non_finite_clients": "int32"}
+UNWEIGHTED = ((), ()), {"mean_value": (), "mean_count": ()}
+EVALUATED = {name: dtype for name, dtype in TRAIN.items() if name != "num_non_finite_clients"}
+EVAL = {"eval": {"current_round_metrics": EVALUATED, "total_rounds_metrics": EVALUATED}}
+SUMS = {"loss": ["float32", "float32"], "num_examples": ["int64"], "num_batches": ["int64"]}
+SCHEDULED = "build_weighted_fed_avg_with_optimizer_schedule"
+
+PROCESSES = {
+    "build_weighted_fed_avg": (RATE, *mean(), RATE, {"train": TRAIN}),
+    "build_unweighted_fed_avg": (RATE, *UNWEIGHTED, RATE, {"train": TRAIN}),
+    "build_weighted_fed_prox": (RATE, *mean(), RATE, {"train": TRAIN}),
+    "build_fed_sgd": ((), *mean(), RATE, {"train": TRAIN}),
+    SCHEDULED: ("int32", *mean(), RATE, {"train": TRAIN, "client_learning_rate": "float32"}),
+    "build_weighted_mime_lite": ((RATE, mean()[0]), *mean(), RATE, {"train": TRAIN}),
+    "build_fed_eval": (((), SUMS), (), (), (), EVAL),
+}
+"""Algorithm -> TFF's state of client_work and of the aggregator, the aggregator's measurements, the state of the
+finalizer, and the metrics of client_work."""
+
+PARTS_ON_PURPOSE = {
+    ("*", "state.seed"): "a learning state ends in `round` and `seed`",
+    ("*", "state.round"): "a learning state ends in `round` and `seed`",
+    ("*", "metrics.finalizer"): "`update_non_finite` is measured by a finalizer of `templates`",
+    ("*", "metrics.client_work"): "`num_non_finite_clients`, an int64",
+    ("build_unweighted_fed_avg", "metrics.aggregator"): "Unweighted algorithms have the aggregator's names",
+    (SCHEDULED, "state.client_work"): "`client_work` of a schedule is `<round=int64>`",
+    ("build_weighted_mime_lite", "state.client_work"): "`client_work` of Mime Lite is the state of the base optimizer",
+    ("build_fed_eval", "state.client_work"): "The state of an evaluation's `client_work` is the sums of the metrics",
+}
+"""(Algorithm, or * for all, part) whose type differs -> the words of docs/porting.md that say so."""
+
+
+@functools.cache
+def part_differences(name):
+    """The parts of the state and of the metrics of an algorithm that have another type than in TFF."""
+    build, options = ALGORITHMS[name]
+    process = build(model_fn, **options)
+    client_work, aggregator, measured, finalizer, metrics = PROCESSES[name]
+    finalized = {} if name == "build_fed_eval" else {"update_non_finite": "int32"}
+    weights = models.weights_type_from_model(model_fn)
+    state = {"global_model_weights": weights, "distributor": (), "client_work": client_work, "aggregator": aggregator}
+    expected = {
+        "state": {**state, "finalizer": finalizer},
+        "metrics": {"distributor": (), "client_work": metrics, "aggregator": measured, "finalizer": finalized},
+    }
+    result = process.next.type_signature.result
+    differences = set()
+    for what, parts in expected.items():
+        member = fc.types.member_of(result[what])
+        assert list(member.names)[: len(parts)] == list(parts)
+        extra = set(member.names) - set(parts)
+        other = {n for n, want in parts.items() if not member[n].is_equivalent_to(fc.to_type(want))}
+        differences |= {f"{what}.{part}" for part in extra | other}
+    return differences
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_parts_of_algorithms_have_tffs_types_or_differ_by_a_line_of_the_page(name):
+    assert {part for part in part_differences(name) if not {(name, part), ("*", part)} & set(PARTS_ON_PURPOSE)} == set()
+    assert {part for owner, part in PARTS_ON_PURPOSE if owner == name} <= part_differences(name)
+
+
+def test_a_part_that_differs_on_purpose_stands_on_the_page():
+    assert {part for owner, part in PARTS_ON_PURPOSE if owner == "*"} <= part_differences("build_weighted_fed_avg")
+    assert [words for words in PARTS_ON_PURPOSE.values() if words not in PAGE] == []
 
 
 def test_processes_have_tffs_types_or_differ_by_a_line_of_the_page():

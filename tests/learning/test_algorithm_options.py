@@ -94,6 +94,16 @@ def test_a_schedule_may_mix_the_round_with_floats():
     assert [float(m["client_work"]["client_learning_rate"]) for m in shown] == pytest.approx([0.1, 0.09])
 
 
+def test_a_schedule_replaces_the_rate_of_an_optimizer_that_is_made_whatever_the_rate():
+    made = [
+        algorithms.build_weighted_fed_avg_with_optimizer_schedule(line(), lambda _: 0.1, optimizer_fn)
+        for optimizer_fn in (lambda _: optimizers.build_sgdm(7.0), optimizers.build_sgdm)
+    ]
+    (left, shown), (right, _) = (rounds(process) for process in made)
+    assert float(shown[0]["client_work"]["client_learning_rate"]) == pytest.approx(0.1)
+    tf.nest.map_structure(np.testing.assert_array_equal, left.model.trainable, right.model.trainable)
+
+
 @pytest.mark.parametrize(
     "wrong", [lambda rate: optimizers.build_sgdm(2 * rate), lambda rate: optimizers.build_sgdm(rate, momentum=rate / 2)]
 )

@@ -1,10 +1,11 @@
 """Checks and conversions of gradients."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.errors import InvalidValue
+from fedcore.errors import InvalidValue, TracingError
 
 optimizers = fc.learning.optimizers
 WEIGHTS = {"a": tf.zeros([2]), "b": (tf.zeros([]), tf.zeros([2, 3]))}
@@ -47,3 +48,16 @@ def test_the_learning_rate_has_its_key(build):
     optimizer = build(0.25)
     state = optimizer.set_hparams(optimizer.initialize(tf.zeros([2])), {optimizers.LEARNING_RATE_KEY: 0.5})
     assert optimizer.get_hparams(state)[optimizers.LEARNING_RATE_KEY] == 0.5
+
+
+def test_a_training_whose_loss_depends_on_no_weight_is_refused():
+    model = fc.learning.models.FunctionalModel(
+        fc.learning.ModelWeights((np.zeros([2], np.float32),), ()),
+        lambda weights, batch, training: fc.learning.BatchOutput(tf.reduce_sum(batch[0]), None, 1),
+        (tf.TensorSpec([2]), tf.TensorSpec([])),
+    )
+    batch = tf.ones([2]), tf.zeros([])
+    with pytest.raises(TracingError, match="every gradient is None: the loss depends on none of the trainable weights"):
+        fc.learning.models.gradients_of(model, model.initial_weights(), model.initial_metrics(), batch)
+    with pytest.raises(TracingError, match="every gradient is None"):
+        fc.learning.algorithms.build_weighted_fed_avg(model, optimizers.build_sgdm(0.1)).next.to_module()

@@ -45,7 +45,8 @@ def build_weighted_fed_avg_with_optimizer_schedule(
         client_learning_rate_fn: round number (int64 tensor, from 0) -> learning rate, in a graph at the server. One
             that mixes it with floats, as `lambda r: 0.1 * 0.9**r`, gets a float32. A Keras schedule is one.
         client_optimizer_fn: learning rate -> an optimizer with it, such as `fc.learning.optimizers.build_sgdm`; called
-            with numbers while the process is built. Or an optimizer (or () -> one) whose learning rate is replaced.
+            with numbers while the process is built. Or an optimizer, or a function that makes one whatever the rate:
+            its learning rate is replaced.
     Returns:
         A `LearningProcess`. A round without clients counts for the schedule and leaves the weights as they were.
     Raises:
@@ -101,6 +102,8 @@ def _scheduled_optimizer(
     first, second = (as_optimizer(client_optimizer_fn(rate), scales_loss=True, clips_examples=True) for rate in probes)
     check_has_rate("client_optimizer_fn", first)
     hyperparameters = [dict(optimizer.hyperparameters) for optimizer in (first, second)]
+    if hyperparameters[0] == hyperparameters[1]:
+        return first
     if (
         hyperparameters[1] != {**hyperparameters[0], "learning_rate": probes[1]}
         or hyperparameters[0]["learning_rate"] != probes[0]

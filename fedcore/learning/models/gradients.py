@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from fedcore.errors import TracingError
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import PureModel
@@ -29,6 +30,7 @@ def gradients_of(
         scale_loss: loss -> the loss of which the gradients are. Default: the mean loss itself.
     Raises:
         ValueError: the batch is not of the model's batch type.
+        TracingError: the loss depends on none of the weights.
     Example:
         >>> model = fc.learning.models.trace_model(model_fn)
         >>> batch = (tf.ones([4, 2]), tf.ones([4, 1]))
@@ -37,6 +39,20 @@ def gradients_of(
         >>> [gradient.shape for gradient in gradients], float(output.loss)
         ([TensorShape([2, 1]), TensorShape([1])], 1.0)
     """
+    gradients, *others = _gradients_or_none(model, weights, metrics, batch, training, scale_loss)
+    if gradients and all(g is None for g in gradients):
+        raise TracingError("every gradient is None: the loss depends on none of the trainable weights of the model")
+    return gradients, *others
+
+
+def _gradients_or_none(
+    model: PureModel,
+    weights: ModelWeights,
+    metrics: dict,
+    batch: TensorStructure,
+    training: bool,
+    scale_loss: Callable | None = None,
+) -> tuple:
     with tf.GradientTape() as tape:
         tape.watch(weights.trainable)
         output, non_trainable, new_metrics = model.step(weights, metrics, batch, training)
@@ -51,7 +67,7 @@ def dense_gradients_of(
     model: PureModel, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool = True
 ) -> tuple:
     """Like `gradients_of`, with zeros for a weight that the loss does not depend on."""
-    gradients, *others = gradients_of(model, weights, metrics, batch, training)
+    gradients, *others = _gradients_or_none(model, weights, metrics, batch, training)
     return or_zeros(gradients, weights.trainable), *others
 
 

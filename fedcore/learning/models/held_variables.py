@@ -12,11 +12,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from fedcore.graphs.tensors.specs import element_spec, is_sparse
+from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.model_weights import ModelWeights, as_weights, has_value
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
-from fedcore.types import StructType, Type
 
 
 class HoldsVariables(PureModel):
@@ -71,8 +70,8 @@ class HoldsVariables(PureModel):
 
     @property
     def input_spec(self) -> Any:
-        """The type of a batch: TensorSpecs in tuples and dicts."""
-        return specs(self.batch_type)
+        """The type of a batch: TensorSpecs in the containers that it was given in."""
+        return element_spec(self.batch_type)
 
     def forward_pass(self, batch_input: TensorStructure, training: bool = True) -> BatchOutput:
         """The loss, predictions and number of examples, an int32, of a batch; counts it in the local variables."""
@@ -132,14 +131,6 @@ def variables_from(first: Callable[[], Any], *, trainable: bool = True) -> Any:
         tf.Variable(lambda i=i: starts()[i], trainable=trainable) for i in range(len(tf.nest.flatten(structure)))
     ]
     return tf.nest.pack_sequence_as(structure, variables)
-
-
-def specs(type_: Type) -> Any:
-    """TensorSpecs in dicts and tuples, and specs of sparse tensors."""
-    if isinstance(type_, StructType) and not is_sparse(type_):
-        parts = [specs(t) for t in type_.types]
-        return OrderedDict(zip(type_.names, parts, strict=True)) if parts and all(type_.names) else tuple(parts)
-    return element_spec(type_)
 
 
 def _assign(variables: TensorStructure, values: TensorStructure) -> None:

@@ -16,7 +16,7 @@ from fedcore.graphs import private_api_keras
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_checks import check_has_loss, open_shape, overrides, words_of
 from fedcore.learning.models.keras_compiled_metrics import compile_metrics, metric_names
-from fedcore.learning.models.keras_losses import check_labels_of_sample, compile_losses
+from fedcore.learning.models.keras_losses import JointLoss, check_labels_of_sample, compile_losses
 from fedcore.learning.models.keras_metric_states import check_additive
 from fedcore.learning.models.keras_metrics import KerasMetrics
 from fedcore.learning.models.keras_outputs import output_names
@@ -156,9 +156,10 @@ def compile_model(
         losses = compile_losses(model, predictions, loss, arguments["loss_weights"])
 
     def build(labels: TensorStructure, predictions: TensorStructure, *sample_weight: TensorStructure) -> None:
-        nonlocal metrics
+        nonlocal losses, metrics
         if losses is not None:
-            _check_loss(model, losses, labels_type, predictions, labels, *sample_weight)
+            joint = JointLoss(loss) if _takes_all_outputs(arguments, predictions) else None
+            losses = _built_losses(model, losses, joint, labels_type, predictions, labels, *sample_weight)
             if sample_labels is not None:
                 check_labels_of_sample(losses, labels, sample_labels)
         metrics = compile_metrics(model, arguments["metrics"], arguments["weighted_metrics"], labels, predictions)
@@ -170,24 +171,42 @@ def compile_model(
     return CompiledModel(model, losses, metrics)
 
 
-def _check_loss(
+def _takes_all_outputs(arguments: dict, predictions: TensorStructure) -> bool:
+    """Whether one loss without weights stands for several outputs: if it takes no single output, it takes all."""
+    is_one = not keras.tree.is_nested(arguments["loss"]) and arguments["loss_weights"] is None
+    return is_one and keras.tree.is_nested(predictions)
+
+
+def _built_losses(
     model: keras.Model,
     losses: keras.losses.Loss,
+    joint: JointLoss | None,
     labels_type: Type,
     predictions: TensorStructure,
     labels: TensorStructure,
     *sample_weight: TensorStructure,
-) -> None:
-    """Calls the losses, which so are built; trackers of several losses stay at zero."""
-    try:
-        losses(labels, predictions, *sample_weight)
-    except TracingError:
-        raise
-    except Exception as error:
-        shapes = " and ".join(open_shape(p) for p in keras.tree.flatten(predictions))
-        raise TracingError(
-            f"the loss of {model.name} does not take labels of type {labels_type} for predictions of "
-            f"shape {shapes}: {words_of(error)}"
-        ) from error
-    for tracker in losses.metrics:
-        tracker.reset_state()
+) -> keras.losses.Loss:
+    """The losses after a call, which builds them; trackers of several losses stay at zero.
+
+    Args:
+        joint: the loss of all outputs at once, in the place of losses that do not take the labels and predictions.
+    """
+    errors = []
+    for candidate in (losses, joint):
+        if candidate is None:
+            continue
+        try:
+            candidate(labels, predictions, *sample_weight)
+        except TracingError:
+            raise
+        except Exception as error:
+            errors.append(error)
+            continue
+        for tracker in candidate.metrics:
+            tracker.reset_state()
+        return candidate
+    shapes = " and ".join(open_shape(p) for p in keras.tree.flatten(predictions))
+    raise TracingError(
+        f"the loss of {model.name} does not take labels of type {labels_type} for predictions of "
+        f"shape {shapes}: {words_of(errors[0])}"
+    ) from errors[0]

@@ -147,8 +147,11 @@ def _make(spec: MetricLike | None) -> MetricLike | None:
     """A metric for Keras: an object, a name, a class, or a function of labels and predictions.
 
     Raises:
-        TracingError: it is none of them, or Keras has no metric of this name.
+        TracingError: it is none of them, such as a class of losses, or Keras has no metric of this name.
     """
+    if isinstance(spec, type) and issubclass(spec, keras.losses.Loss):
+        metric = f"keras.metrics.{spec.__name__}" if hasattr(keras.metrics, spec.__name__) else "a keras.metrics.Metric"
+        raise TracingError(f"{spec.__name__} is a class of losses, which is no metric: give {metric}")
     if spec is None or isinstance(spec, type):
         return spec
     if isinstance(spec, str):

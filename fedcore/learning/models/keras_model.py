@@ -4,6 +4,7 @@ Counters and states of layers go from batch to batch of a client and end with th
 """
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import keras
@@ -441,6 +442,25 @@ class _KerasModel(HoldsVariables):
         """A scope in which all variables have these values."""
         check_flags(self.keras_model, self.flags)
         return StepScope([*zip(self.trainable, trainable, strict=True), *others, *metrics], collect_losses=True)
+
+    def initialize_metrics_state(self) -> OrderedDict:
+        """The state that the model's own metrics start from."""
+        return OrderedDict(self.metrics.initial())
+
+    def update_metrics_state(
+        self,
+        state: Mapping,
+        labels: TensorStructure,
+        batch_output: BatchOutput,
+        sample_weight: TensorStructure | None = None,
+    ) -> OrderedDict:
+        """The own metrics' state after one more batch."""
+        predictions = batch_output.predictions
+        examples = tf.shape(tf.nest.flatten(predictions)[0], out_type=tf.int64)[0]
+        own = self.metrics.own(dict(state))
+        with StepScope(self.compiled.values(own)) as scope:
+            self.compiled.update_metrics(None, labels, predictions, sample_weight)
+        return OrderedDict(self.metrics.after(own, scope, examples))
 
     def report_metrics(self, metrics: dict) -> dict:
         return reported_metrics(metrics, dict(metrics["own"] or {}))

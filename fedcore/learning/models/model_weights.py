@@ -95,6 +95,8 @@ class ModelWeights:
         In a graph they are the model's variables, to read and to assign; those of a model that is made outside of a
         `tf_computation` are constants there.
 
+        Raises:
+            TypeMismatch: it is no model with variables.
         Example:
             >>> weights = fc.learning.ModelWeights.from_model(keras_model())
             >>> state = process.set_model_weights(state, weights)
@@ -113,6 +115,7 @@ class ModelWeights:
         Keras model that tells its inputs is traced to find out which these are.
 
         Raises:
+            TypeMismatch: it is no model with variables.
             ValueError: the model has other variables; none of them is changed then.
         Example:
             >>> model = keras_model()
@@ -173,8 +176,14 @@ def _variable_or_value(variable: tf.Variable | keras.Variable) -> np.ndarray | t
 
 
 def _variables(model: ModelWithVariables) -> tuple[Sequence, Sequence]:
-    """The trainable variables of a model, and those that clients move without gradients."""
+    """The trainable variables of a model, and those that clients move without gradients.
+
+    Raises:
+        TypeMismatch: it is no model with variables.
+    """
     model = getattr(model, "keras_model", model)
+    if not (hasattr(model, "trainable_variables") and hasattr(model, "non_trainable_variables")):
+        raise TypeMismatch(f"{brief(model)} is no model with variables: give a Keras model, or one of fc.learning")
     is_keras = hasattr(model, "non_trainable_weights")
     return model.trainable_variables, averaged_weights(model) if is_keras else model.non_trainable_variables
 

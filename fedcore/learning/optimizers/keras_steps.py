@@ -269,6 +269,8 @@ class KerasSteps(Optimizer):
         count = len(tf.nest.flatten(weights))
         if len(flat_gradients) != count:
             raise InvalidValue(f"the optimizer is given {count} weights and {len(flat_gradients)} gradients")
+        if all(g is None for g in flat_gradients):
+            return state, weights  # Keras' own raise
         tensors = [None if g is None else tf.convert_to_tensor(g) for g in flat_gradients]
         with self._scope(state, weights) as (optimizer, built, scope):
             optimizer.apply_gradients(zip(tensors, built.placeholders, strict=True))

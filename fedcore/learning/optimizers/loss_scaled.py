@@ -1,5 +1,6 @@
 """Loss scaling: gradients of a loss that is large enough for float16."""
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
@@ -41,7 +42,7 @@ class LossScaled(Optimizer):
     def hyperparameters(self) -> Mapping[str, float]:
         return self.inner.hyperparameters
 
-    def get_hparams(self, state: dict) -> dict:
+    def get_hparams(self, state: dict) -> OrderedDict:
         return self.inner.get_hparams(state["inner"])
 
     def set_hparams(self, state: dict, hparams: Mapping) -> dict:
@@ -60,7 +61,7 @@ class LossScaled(Optimizer):
     def next(self, state: dict, weights: TensorStructure, gradients: TensorStructure) -> tuple[dict, TensorStructure]:
         scale = state["loss_scale"]
         flat = [None if g is None else tf.convert_to_tensor(g) for g in tf.nest.flatten(gradients)]
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in flat if g is not None])
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in flat if g is not None] or [True])
         unscaled = [None if g is None else g / tf.cast(scale, g.dtype) for g in flat]
         step = self.inner.next(state["inner"], weights, tf.nest.pack_sequence_as(gradients, unscaled))
         no_step = (state["inner"], weights)

@@ -3,6 +3,7 @@
 import abc
 import copy
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ class Optimizer(abc.ABC):
         """The state and the weights after one step; a weight whose gradient is None stays.
 
         Raises:
-            FedcoreError: there are other gradients than weights, or no gradient at all.
+            FedcoreError: there are other gradients than weights.
         """
 
     scales_loss = False
@@ -77,9 +78,9 @@ class Optimizer(abc.ABC):
         """The hyperparameters that stand in the state, with their first values. Default: none."""
         return {}
 
-    def get_hparams(self, state: TensorStructure) -> dict:
+    def get_hparams(self, state: TensorStructure) -> OrderedDict:
         """The hyperparameters of a state."""
-        return {name: state[name] for name in self.hyperparameters}
+        return OrderedDict((name, state[name]) for name in self.hyperparameters)
 
     def set_hparams(self, state: TensorStructure, hparams: Mapping) -> TensorStructure:
         """The state with these hyperparameters.
@@ -91,7 +92,9 @@ class Optimizer(abc.ABC):
         if unknown:
             names = ", ".join(self.hyperparameters) or "none"
             raise FedcoreError(f"the optimizer has no hyperparameter {', '.join(unknown)}; it has {names}")
-        return {**state, **hparams} if hparams else state
+        if not hparams:
+            return state
+        return state | (hparams if isinstance(hparams, dict) else dict(hparams))  # an OrderedDict, if one of both is
 
 
 class LeafwiseOptimizer(Optimizer):
@@ -198,13 +201,11 @@ def pairs(weights: TensorStructure, gradients: TensorStructure) -> list[tuple]:
     """Each weight with its gradient or None.
 
     Raises:
-        FedcoreError: there are not as many, or all gradients are None.
+        FedcoreError: there are not as many.
     """
     flat, flat_gradients = tf.nest.flatten(weights), tf.nest.flatten(gradients)
     if len(flat) != len(flat_gradients):
         raise FedcoreError(f"the optimizer is given {len(flat)} weights and {len(flat_gradients)} gradients")
-    if flat and all(g is None for g in flat_gradients):
-        raise FedcoreError("every gradient is None: the loss depends on none of the weights")
     matched = [(tf.convert_to_tensor(w), g) for w, g in zip(flat, flat_gradients, strict=True)]
     for weight, gradient in matched:
         shape = getattr(gradient, "shape", None)
@@ -246,7 +247,7 @@ class WrappedOptimizer(Optimizer):
     def initialize(self, specs: TensorStructure) -> TensorStructure:
         return self.inner.initialize(specs)
 
-    def get_hparams(self, state: TensorStructure) -> dict:
+    def get_hparams(self, state: TensorStructure) -> OrderedDict:
         return self.inner.get_hparams(state)
 
     def set_hparams(self, state: TensorStructure, hparams: Mapping) -> TensorStructure:
@@ -264,7 +265,8 @@ class Clipped(WrappedOptimizer):
         self, state: TensorStructure, weights: TensorStructure, gradients: TensorStructure
     ) -> tuple[TensorStructure, TensorStructure]:
         flat = tf.nest.flatten(gradients)
-        clipped = iter(self.clip(tuple(tf.convert_to_tensor(g) for g in flat if g is not None)))
+        tensors = tuple(tf.convert_to_tensor(g) for g in flat if g is not None)
+        clipped = iter(self.clip(tensors) if tensors else ())
         clipped_gradients = [None if g is None else next(clipped) for g in flat]
         return self.inner.next(state, weights, tf.nest.pack_sequence_as(gradients, clipped_gradients))
 
@@ -286,7 +288,7 @@ class Decayed(WrappedOptimizer):
     def initialize(self, specs: TensorStructure) -> dict:
         return {"weight_decay": tf.constant(self.weight_decay, tf.float32), **self.inner.initialize(specs)}
 
-    def get_hparams(self, state: dict) -> dict:
+    def get_hparams(self, state: dict) -> OrderedDict:
         return Optimizer.get_hparams(self, state)
 
     def set_hparams(self, state: dict, hparams: Mapping) -> dict:
