@@ -1,7 +1,7 @@
 """Payloads: facts (JSON) and arrays by name, as one file in the format of safetensors.
 
 Reading one runs nothing: neither side unpickles or evaluates what arrives. The sizes of a payload are checked before it
-is parsed, and each fact is read by a method that has its bound; docs/deployment.md lists them.
+is parsed, and each fact is read by a method that has its bound; docs/deployment.md lists the bounds of whole messages.
 """
 
 import json
