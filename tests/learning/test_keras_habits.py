@@ -317,6 +317,99 @@ def test_constraints_are_applied_after_each_step(name):
     check_is_fit(lambda: compiled(bounded(name), K.SGD(0.5), CROSS), (X, Y))
 
 
+class Rescaled(L.Layer):
+    """Reads and assigns its weight twice in a forward pass."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones", name="scale")
+
+    def call(self, x, training=False):
+        x = x * self.scale
+        if training:
+            for _ in range(2):
+                self.scale.assign(self.scale / (0.5 + ops.norm(self.scale)))
+        return x * self.scale
+
+
+NORMALIZED = {
+    "dense": lambda: dense(L.SpectralNormalization(L.Dense(4)), L.SpectralNormalization(L.Dense(4, use_bias=False))),
+    "convolution": lambda: dense(
+        L.Reshape((6, 1)), L.SpectralNormalization(L.Conv1D(3, 2), power_iterations=2), L.Flatten()
+    ),
+    "own": lambda: dense(Rescaled(), L.Dense(4)),
+}
+TAKING = {
+    "averaging": lambda model_fn: algorithms.build_weighted_fed_avg(model_fn),
+    "proximal term": lambda model_fn: algorithms.build_weighted_fed_prox(model_fn, 0.0),
+    "personal models": lambda model_fn: algorithms.build_ditto(model_fn, 0.0, K.SGD(0.5, momentum=0.5)),
+}
+
+
+def check_is_fit_of_values(make, build=TAKING["averaging"]):
+    """Checks that a round of one client is an epoch of `fit` from the values that a model has; averages too."""
+    model, plain = compiled(make(), K.SGD(0.5, momentum=0.5), CROSS), compiled(make(), K.SGD(0.5, momentum=0.5), CROSS)
+    plain.set_weights(model.get_weights())
+    spec = dataset((X, Y)).element_spec
+    process = build(lambda: fc.learning.from_keras_model(model, input_spec=spec))
+    client = dataset((X, Y))
+    if isinstance(process, fc.learning.ClientStateProcess):
+        state, metrics, _ = process.next(
+            process.initialize(), [client], [process.initial_client_state(process.initialize())]
+        )
+    else:
+        state, metrics = process.next(process.initialize(), [client])
+    assert float(metrics["client_work"]["train"]["loss"]) == pytest.approx(fitted(plain, (X, Y))["loss"], rel=1e-4)
+    state.global_model_weights.assign_weights_to(model)
+    for a, b in zip(model.variables, plain.variables, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5, err_msg=b.path)
+
+
+@pytest.mark.parametrize("name", NORMALIZED)
+def test_weights_that_layers_assign_are_those_of_fit(name):
+    check_is_fit_of_values(NORMALIZED[name])
+
+
+@pytest.mark.parametrize("name", ["proximal term", "personal models"])
+def test_kin_of_federated_averaging_carry_assigned_weights(name):
+    check_is_fit_of_values(NORMALIZED["dense"], TAKING[name])
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda model_fn: algorithms.build_scaffold(model_fn, 0.1, 2),
+        lambda model_fn: algorithms.build_fed_sgd(model_fn),
+        lambda model_fn: algorithms.build_weighted_mime_lite(model_fn, fc.learning.optimizers.build_sgdm(0.1)),
+    ],
+    ids=["scaffold", "fed_sgd", "mime_lite"],
+)
+def test_what_does_not_carry_assigned_weights_refuses_them(build):
+    model = compiled(NORMALIZED["dense"](), "sgd", CROSS)
+    spec = dataset((X, Y)).element_spec
+    with pytest.raises(
+        TracingError, match=r"assigns the weight \S+kernel while it trains; federated averaging and its kin .* in place"
+    ):
+        build(lambda: fc.learning.from_keras_model(model, input_spec=spec))
+
+
+def test_a_gan_with_spectral_normalization_trains():
+    def gan():
+        generator = keras.Sequential([keras.Input((3,)), L.Dense(6)])
+        judge = keras.Sequential([keras.Input((6,)), L.SpectralNormalization(L.Dense(4, use_bias=False)), L.Dense(1)])
+        return algorithms.GanModel(generator, judge)
+
+    model = gan()
+    process = algorithms.build_fed_gan(
+        lambda: fc.learning.from_keras_model(model, input_spec=(X,)), K.SGD(1e-9), K.SGD(1e-9)
+    )
+    state = process.initialize()
+    for _ in range(3):
+        state, _ = process.next(state, [dataset((X,))])
+    state.global_model_weights.assign_weights_to(model)
+    kernel = model.discriminator.layers[0].layer.kernel
+    assert np.linalg.norm(kernel, ord=2) == pytest.approx(1.0, abs=0.02)
+
+
 AVERAGING = {  # for one client, with all steps of plain gradient descent
     "normalised": lambda model_fn: algorithms.build_fed_nova(model_fn, 0.5),
     "fair to nobody": lambda model_fn: algorithms.build_q_fed_avg(model_fn, 0.0, 0.5),

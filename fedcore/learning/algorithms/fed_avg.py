@@ -23,7 +23,7 @@ from fedcore.learning.algorithms.given_parts import adapt_unweighted, build_aggr
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.example_gradients import NoisyGradients, check_private_model, private_gradients_of
 from fedcore.learning.models.frozen_weights import changing_type, weights_functions, whole_weights
-from fedcore.learning.models.gradients import gradients_of
+from fedcore.learning.models.gradients import gradients_and_weights
 from fedcore.learning.models.pure_model import constrained, with_weight_names
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
@@ -203,9 +203,9 @@ def optimizer_step(
     """
     roles = model.weight_roles
     current = roles.replace(weights, carry.weights)
-    gradients, non_trainable, metrics = _gradients(model, optimizer, carry, current, batch, weights, correct)
+    gradients, current, metrics = _gradients(model, optimizer, carry, current, batch, weights, correct)
     state, trainable = optimizer.next(carry.optimizer, current.trainable, gradients)
-    moved = roles.changing(ModelWeights(model.constrain(trainable), non_trainable))
+    moved = roles.changing(ModelWeights(model.constrain(trainable), current.non_trainable))
     return attrs.evolve(carry, weights=moved, optimizer=state, metrics=metrics)
 
 
@@ -218,17 +218,16 @@ def _gradients(
     sent: ModelWeights,
     correct: Callable | None,
 ) -> tuple:
-    """(The gradients at the current weights as the optimizer takes them, the assigned weights, the metrics)."""
+    """(The gradients as the optimizer takes them, the weights with those that layers assign, the metrics)."""
     mechanism = optimizer.example_mechanism
     scale_loss = functools.partial(optimizer.scale_loss, carry.optimizer) if optimizer.scales_loss else None
     if mechanism is None:
-        gradients, _, assigned, metrics = gradients_of(model, current, carry.metrics, batch, scale_loss=scale_loss)
+        gradients, _, current, metrics = gradients_and_weights(model, current, carry.metrics, batch, scale_loss)
     else:
         gradients, metrics = private_gradients_of(mechanism, model, current, carry.metrics, batch)
-        assigned = current.non_trainable
     if correct is not None:
         gradients = correct(gradients, current, sent, scale_loss)
-    return gradients if mechanism is None else NoisyGradients(gradients), assigned, metrics
+    return gradients if mechanism is None else NoisyGradients(gradients), current, metrics
 
 
 def local_training(

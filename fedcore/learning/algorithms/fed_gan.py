@@ -253,15 +253,16 @@ def _build_steps(
         current = roles.replace(weights, carry.weights)
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(current.trainable)
-            output, assigned, metrics = model.step(current, carry.metrics, batch, True)
+            output, after, metrics = model.forward(current, carry.metrics, batch, True)
             losses = (gan.loss_of_generator(output.predictions), output.loss)
         pairs = zip(parts, carry.optimizers, losses, strict=True)
         moved = [
-            part.next(state, current.trainable, tape.gradient(loss, list(part.weights(current.trainable))))
+            part.next(state, after.trainable, tape.gradient(loss, list(part.weights(current.trainable))))
             for part, state, loss in pairs
         ]
         trainable = model.constrain(_in_order(*(weights for _, weights in moved)))
-        return _Carry(roles.changing(ModelWeights(trainable, assigned)), tuple(state for state, _ in moved), metrics)
+        after = roles.changing(ModelWeights(trainable, after.non_trainable))
+        return _Carry(after, tuple(state for state, _ in moved), metrics)
 
     def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:
         pairs = zip(parts, carry.optimizers, strict=True)

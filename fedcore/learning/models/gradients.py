@@ -37,14 +37,27 @@ def gradients_of(
         >>> [gradient.shape for gradient in gradients], float(output.loss)
         ([TensorShape([2, 1]), TensorShape([1])], 1.0)
     """
+    return _gradients(model.step, weights, metrics, batch, training, scale_loss)
+
+
+def gradients_and_weights(
+    model: PureModel, weights: ModelWeights, metrics: dict, batch: TensorStructure, scale_loss: Callable | None = None
+) -> tuple:
+    """Like `gradients_of` of a training step, with what `PureModel.forward` gives: all weights, before the step."""
+    return _gradients(model.forward, weights, metrics, batch, True, scale_loss)
+
+
+def _gradients(
+    step: Callable, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool, scale: Callable | None
+) -> tuple:
     with tf.GradientTape() as tape:
         tape.watch(weights.trainable)
-        output, non_trainable, new_metrics = model.step(weights, metrics, batch, training)
-        loss = output.loss if scale_loss is None else scale_loss(output.loss)
+        output, moved, new_metrics = step(weights, metrics, batch, training)
+        loss = output.loss if scale is None else scale(output.loss)
     gradients = tape.gradient(loss, weights.trainable)
     pairs = zip(gradients, weights.trainable, strict=True)
     tensors = tuple(None if g is None else _with_static_shape(tf.convert_to_tensor(g), w.shape) for g, w in pairs)
-    return tensors, output, non_trainable, new_metrics
+    return tensors, output, moved, new_metrics
 
 
 def dense_gradients_of(

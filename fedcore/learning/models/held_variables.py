@@ -77,9 +77,9 @@ class HoldsVariables(PureModel):
     def forward_pass(self, batch_input: TensorStructure, training: bool = True) -> BatchOutput:
         """The loss, predictions and number of examples, an int32, of a batch; counts it in the local variables."""
         counts = tf.nest.map_structure(tf.convert_to_tensor, self._counts)
-        output, moved, new_counts = self.step(self._weights_now(), counts, batch_input, training)
+        output, moved, new_counts = self.forward(self._weights_now(), counts, batch_input, training)
         if training:
-            _assign(self.non_trainable_variables, moved)
+            _assign(self.non_trainable_variables, moved.non_trainable)
         _assign(self._counts, new_counts)
         return output.with_narrow_count()
 
