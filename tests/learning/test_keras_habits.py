@@ -67,6 +67,15 @@ def two_outputs():
     return keras.Model(x, [*outputs, L.Dense(1, name="sign", kernel_initializer=ones)(x)])
 
 
+def by_layer(**options):
+    return K.MultiOptimizer(K.OptimizerMap(K.SGD(0.5, momentum=0.5), {".*/kernel": K.Nadam(0.05)}), **options)
+
+
+def kernels_by_adam():
+    adam, sgd = K.Adam(K.schedules.ExponentialDecay(0.1, 1, 0.5), clipnorm=0.1), K.SGD(0.2)
+    return lambda variable: adam if variable.name == "kernel" else sgd
+
+
 COMPILED = {
     "names": (lambda: compiled(dense(), "adam", CROSS, metrics=["accuracy"]), (X, Y)),
     "objects": (
@@ -88,6 +97,11 @@ COMPILED = {
             metrics={"kind": ["accuracy"], "sign": ["mae"]},
         ),
         (X, (Y, SIGNS)),
+    ),
+    "several optimizers": (lambda: compiled(dense(), by_layer(), CROSS, metrics=["accuracy"]), (X, Y)),
+    "a function that chooses optimizers": (
+        lambda: compiled(dense(), K.MultiOptimizer(kernels_by_adam()), CROSS),
+        (X, Y),
     ),
     "a schedule": (lambda: compiled(dense(), K.Adam(K.schedules.ExponentialDecay(0.1, 1, 0.5)), CROSS), (X, Y)),
 }
@@ -133,13 +147,54 @@ def test_an_optimizer_is_what_keras_makes_of_its_name_or_configuration(given):
     check_is_fit(lambda: compiled(dense(), given, CROSS), (X, Y), client_optimizer_fn=given, server_optimizer_fn=None)
 
 
+class OwnMulti(K.MultiOptimizer):
+    def apply(self, grads, trainable_variables=None):
+        super().apply(grads, trainable_variables)
+
+
+@pytest.mark.parametrize(
+    ("make", "names", "says"),
+    [
+        (lambda: OwnMulti(lambda variable: K.SGD(0.1)), ["a"], "with methods of its own, which are not called"),
+        (lambda: K.MultiOptimizer(lambda variable: K.SGD(0.1)), [], "chooses by names .* model have no names"),
+        (
+            lambda: K.MultiOptimizer(lambda v: K.SGD(v.shape[0])),
+            ["a"],
+            "reads more of a variable than its path and name",
+        ),
+        (lambda: K.MultiOptimizer(lambda variable: "sgd"), ["net/a"], "'sgd' for net/a, which is no Keras optimizer"),
+    ],
+)
+def test_several_optimizers_that_cannot_be_are_refused(make, names, says):
+    with pytest.raises(FedcoreError, match=says):
+        fc.learning.optimizers.as_optimizer(make(), names)
+
+
+def test_several_optimizers_have_rates_of_their_own_in_the_state():
+    spec = dataset((X, Y)).element_spec
+    process = algorithms.build_weighted_fed_avg(
+        lambda: fc.learning.from_keras_model(dense(), CROSS, spec), by_layer(), by_layer()
+    )
+    state = process.initialize()
+    rates = {"optimizer_1_learning_rate": pytest.approx(0.05), "optimizer_2_learning_rate": 0.5}
+    assert process.get_hparams(state)["finalizer"] == {**rates, "optimizer_2_momentum": 0.5}
+    still = process.set_hparams(state, {"client_work": dict.fromkeys(rates, 0.0)})
+    after = process.next(still, [dataset((X, Y))]).state
+    for a, b in zip(after.global_model_weights.trainable, state.global_model_weights.trainable, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_several_optimizers_scale_a_loss_by_one_factor():
+    check_is_fit(lambda: compiled(dense(), by_layer(loss_scale_factor=8.0), CROSS), (X, Y))
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
         ("adamm", "Keras has no optimizer 'adamm': keras.optimizers.get takes a name, such as 'adam', or a dict"),
         ({"class_name": "SGD", "config": {"rate": 0.5}}, "Keras has no optimizer"),
         ({"base": "sgd", "head": "adam"}, "one takes the steps of all weights"),
-        ([K.SGD(0.1), K.Adam(0.1)], r"one takes the steps of all weights\n  fix: for rates by layer, a subclass"),
+        ([K.SGD(0.1), K.Adam(0.1)], r"one takes the steps of all weights\n  fix: keras.optimizers.MultiOptimizer\("),
     ],
 )
 def test_an_optimizer_that_keras_does_not_make_is_refused(given, says):

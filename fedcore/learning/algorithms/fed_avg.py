@@ -156,7 +156,12 @@ class _Carry:
 
 
 def build_local_steps(
-    model: PureModel, optimizer: Optimizer, weighting: Weighting, sent_type: Type, correct: Callable | None = None
+    model: PureModel,
+    optimizer: Optimizer,
+    weighting: Weighting,
+    sent_type: Type,
+    correct: Callable | None = None,
+    gradients_at: Callable | None = None,
 ) -> Computation:
     """The computation `(<W,sent,B*> -> TrainingResult)`: one step of the optimizer for each batch.
 
@@ -166,6 +171,8 @@ def build_local_steps(
         sent_type: of the optimizer's hyperparameters, by name.
         correct: in a step's graph, (gradients, the weights W, those that were sent, a function that scales a loss or
             None) -> the gradients of the step. Default: as they are.
+        gradients_at: (model, weights W, metric states, a batch, a function that scales a loss or None) -> the result of
+            `gradients_and_weights`. Default: that.
     """
     roles = model.weight_roles
     if optimizer.example_mechanism is not None:
@@ -176,7 +183,7 @@ def build_local_steps(
         return _Carry(initial, state, model.initial_metrics())
 
     def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
-        return optimizer_step(model, optimizer, carry, batch, weights, correct)
+        return optimizer_step(model, optimizer, carry, batch, weights, correct, gradients_at)
 
     def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:
         trainable = optimizer.final_weights(carry.optimizer, carry.weights.trainable)
@@ -193,17 +200,19 @@ def optimizer_step(
     batch: TensorStructure,
     weights: ModelWeights,
     correct: Callable | None = None,
+    gradients_at: Callable | None = None,
 ) -> Any:
     """The carry after one step of an optimizer on one batch, in a graph.
 
     Args:
         carry: an attrs object with `weights`, the state of the `optimizer`, and `metrics`.
         weights: as the server sent them.
-        correct: as for `build_local_steps`.
+        correct, gradients_at: as for `build_local_steps`.
     """
     roles = model.weight_roles
     current = roles.replace(weights, carry.weights)
-    gradients, current, metrics = _gradients(model, optimizer, carry, current, batch, weights, correct)
+    gradients_at = gradients_and_weights if gradients_at is None else gradients_at
+    gradients, current, metrics = _gradients(model, optimizer, carry, current, batch, weights, correct, gradients_at)
     state, trainable = optimizer.next(carry.optimizer, current.trainable, gradients)
     moved = roles.changing(ModelWeights(model.constrain(trainable), current.non_trainable))
     return attrs.evolve(carry, weights=moved, optimizer=state, metrics=metrics)
@@ -217,12 +226,13 @@ def _gradients(
     batch: TensorStructure,
     sent: ModelWeights,
     correct: Callable | None,
+    gradients_at: Callable,
 ) -> tuple:
     """(The gradients as the optimizer takes them, the weights with those that layers assign, the metrics)."""
     mechanism = optimizer.example_mechanism
     scale_loss = functools.partial(optimizer.scale_loss, carry.optimizer) if optimizer.scales_loss else None
     if mechanism is None:
-        gradients, _, current, metrics = gradients_and_weights(model, current, carry.metrics, batch, scale_loss)
+        gradients, _, current, metrics = gradients_at(model, current, carry.metrics, batch, scale_loss)
     else:
         gradients, metrics = private_gradients_of(mechanism, model, current, carry.metrics, batch)
     if correct is not None:
@@ -231,13 +241,17 @@ def _gradients(
 
 
 def local_training(
-    model: PureModel, client_optimizer_fn: OptimizerLike | None, weighting: Weighting, correct: Callable | None = None
+    model: PureModel,
+    client_optimizer_fn: OptimizerLike | None,
+    weighting: Weighting,
+    correct: Callable | None = None,
+    gradients_at: Callable | None = None,
 ) -> ClientWork:
     """Steps of an optimizer whose hyperparameters stand in the state and are sent with the weights.
 
     Args:
         client_optimizer_fn: Default: the optimizer that the model was compiled with.
-        correct: as for `build_local_steps`.
+        correct, gradients_at: as for `build_local_steps`.
     """
     optimizer_fn = model.optimizer if client_optimizer_fn is None else client_optimizer_fn
     optimizer = as_optimizer(optimizer_fn, model.trainable_names, scales_loss=True, clips_examples=True)
@@ -246,7 +260,7 @@ def local_training(
     def initialize() -> dict[str, np.float32]:  # no graph, which another rate would trace again
         return {name: np.float32(value) for name, value in optimizer.hyperparameters.items()}
 
-    steps = build_local_steps(model, optimizer, weighting, initialize.type_signature.result, correct)
+    steps = build_local_steps(model, optimizer, weighting, initialize.type_signature.result, correct, gradients_at)
     return ClientWork(steps, initialize, hyperparameters=tuple(optimizer.hyperparameters))
 
 
