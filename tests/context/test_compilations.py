@@ -114,6 +114,22 @@ def test_an_equal_program_is_not_compiled_again():
     assert fc.context.last_report().compilation is None
 
 
+def test_a_sweep_over_aggregators_gives_no_warning():
+    log = CompilationLog()
+    values = fc.to_type(["float32", ("float32", [3])])
+    sum_, mean = fc.aggregators.SumFactory(), fc.aggregators.UnweightedMeanFactory()
+    sweep = [sum_, mean, fc.aggregators.coordinate_median_factory(), fc.aggregators.krum_factory(1)]
+    for factory in [*sweep, fc.aggregators.clipping_factory(1.0, mean), fc.aggregators.concat_factory(sum_)]:
+        log.add(round_with(factory, values).module, 10.0)
+
+
+def round_with(factory, values):
+    process = factory.create(values)
+    return fc.federated_computation(
+        lambda state, updates: process.next(state, updates), process.state_type, fc.types.at_clients(values)
+    )
+
+
 def test_settings_and_programs_without_parameters_give_no_warning():
     log, same = CompilationLog(), by_closure(0)
     for _ in range(2 * MANY):

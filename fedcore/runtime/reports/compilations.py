@@ -22,6 +22,9 @@ MANY = 4
 COSTLY_S = 1.0
 """Seconds that they take together, below which none does."""
 
+_MEANT = ("settings", "operations", "type")
+"""Reasons by which a program does something else, such as a sweep's with another aggregator: nothing is made anew."""
+
 _MAX_LINES = 256
 _SHAPES = re.compile(r"\[[\d?,]*\]")
 _DTYPES = re.compile(rf"\b(?:{'|'.join(DTYPES)})\b")
@@ -61,8 +64,8 @@ class Compilation:
 
 
 def is_wasteful(compilation: Compilation, module: Module) -> bool:
-    """Whether it is at least the `MANY`-th of a program with parameters, and differs by more than settings."""
-    return compilation.number >= MANY and compilation.reason != "settings" and bool(module.main.parameters)
+    """Whether it is at least the `MANY`-th of a program with parameters, which does as the one before did."""
+    return compilation.number >= MANY and compilation.reason not in _MEANT and bool(module.main.parameters)
 
 
 @attrs.frozen
