@@ -92,11 +92,15 @@ def build_fed_nova(
     client_learning_rate = real_number("client_learning_rate", client_learning_rate, above=0)
     momentum = kept_share("momentum", momentum)
     proximal_strength = real_number("proximal_strength", proximal_strength, at_least=0)
-    if client_learning_rate * proximal_strength >= 1:
-        raise InvalidValue(
-            "client_learning_rate * proximal_strength is below 1, not "
-            f"{client_learning_rate} * {proximal_strength}: a step would jump over the weights that were sent"
-        )
+
+    def check(name: str, rate: float) -> None:
+        if rate * proximal_strength >= 1:
+            raise InvalidValue(
+                f"{name} * proximal_strength is below 1, not {rate} * {proximal_strength}: a step would jump over the "
+                "weights that were sent"
+            )
+
+    check("client_learning_rate", client_learning_rate)
     model = trace_model(model_fn)
     roles = model.weight_roles
 
@@ -136,7 +140,7 @@ def build_fed_nova(
         change = tuple(tf.cast(joined.steps, d.dtype) * d for d in mean.trainable)
         return state, ModelWeights(change, mean.non_trainable)
 
-    return federated_averaging(
+    process = federated_averaging(
         model,
         ClientWork(train, initialize, conclude=conclude, hyperparameters=("learning_rate",)),
         server_optimizer_fn,
@@ -144,3 +148,5 @@ def build_fed_nova(
         model_aggregator=model_aggregator,
         metrics_aggregator=metrics_aggregator,
     )
+    process.hyperparameter_checks = {"client_work.learning_rate": check}
+    return process
