@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-import numpy as np
 import tensorflow as tf
 
 from fedcore.aggregators import AggregationFactory
@@ -18,7 +17,7 @@ from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_eval, federated_map, federated_value
 from fedcore.ir import Value
 from fedcore.ir.locations import warn_user
-from fedcore.learning.algorithms.client_work import ClientWork, client_steps
+from fedcore.learning.algorithms.client_work import ClientWork, Steps, client_steps, initial_hyperparameters
 from fedcore.learning.algorithms.given_parts import adapt_unweighted, build_aggregation, check_distributor
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.example_gradients import NoisyGradients, check_private_model, private_gradients_of
@@ -146,15 +145,6 @@ def build_unweighted_fed_avg(
 # At a client.
 
 
-@attrs.frozen
-class _Carry:
-    """The values that one local step hands to the next."""
-
-    weights: Any
-    optimizer: Any
-    metrics: Any
-
-
 def build_local_steps(
     model: PureModel,
     optimizer: Optimizer,
@@ -178,14 +168,14 @@ def build_local_steps(
     if optimizer.example_mechanism is not None:
         check_private_model(model)
 
-    def begin(initial: ModelWeights, sent: dict[str, tf.Tensor] | tuple[()]) -> _Carry:
+    def begin(initial: ModelWeights, sent: dict[str, tf.Tensor] | tuple[()]) -> Steps:
         state = optimizer.set_hparams(optimizer.initialize(initial.trainable), sent or {})
-        return _Carry(initial, state, model.initial_metrics())
+        return Steps(initial, model.initial_metrics(), state)
 
-    def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
+    def step(carry: Steps, batch: TensorStructure, weights: ModelWeights) -> Steps:
         return optimizer_step(model, optimizer, carry, batch, weights, correct, gradients_at)
 
-    def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:
+    def finish(initial: ModelWeights, carry: Steps) -> TrainingResult:
         trainable = optimizer.final_weights(carry.optimizer, carry.weights.trainable)
         update = roles.difference(attrs.evolve(carry.weights, trainable=trainable), initial)
         return finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
@@ -196,16 +186,15 @@ def build_local_steps(
 def optimizer_step(
     model: PureModel,
     optimizer: Optimizer,
-    carry: Any,
+    carry: Steps,
     batch: TensorStructure,
     weights: ModelWeights,
     correct: Callable | None = None,
     gradients_at: Callable | None = None,
-) -> Any:
+) -> Steps:
     """The carry after one step of an optimizer on one batch, in a graph.
 
     Args:
-        carry: an attrs object with `weights`, the state of the `optimizer`, and `metrics`.
         weights: as the server sent them.
         correct, gradients_at: as for `build_local_steps`.
     """
@@ -215,7 +204,7 @@ def optimizer_step(
     gradients, current, metrics = _gradients(model, optimizer, carry, current, batch, weights, correct, gradients_at)
     state, trainable = optimizer.next(carry.optimizer, current.trainable, gradients)
     moved = roles.changing(ModelWeights(model.constrain(trainable), current.non_trainable))
-    return attrs.evolve(carry, weights=moved, optimizer=state, metrics=metrics)
+    return Steps(moved, metrics, state)
 
 
 def _gradients(
@@ -256,10 +245,7 @@ def local_training(
     optimizer_fn = model.optimizer if client_optimizer_fn is None else client_optimizer_fn
     optimizer = as_optimizer(optimizer_fn, model.trainable_names, scales_loss=True, clips_examples=True)
 
-    @federated_computation
-    def initialize() -> dict[str, np.float32]:  # no graph, which another rate would trace again
-        return {name: np.float32(value) for name, value in optimizer.hyperparameters.items()}
-
+    initialize = initial_hyperparameters(optimizer.hyperparameters)
     steps = build_local_steps(model, optimizer, weighting, initialize.type_signature.result, correct, gradients_at)
     return ClientWork(steps, initialize, hyperparameters=tuple(optimizer.hyperparameters))
 

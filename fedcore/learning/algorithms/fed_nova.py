@@ -10,7 +10,7 @@ from fedcore.aggregators import AggregationFactory
 from fedcore.computation import tf_computation
 from fedcore.errors import InvalidValue
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.learning.algorithms.client_work import ClientWork, client_steps
+from fedcore.learning.algorithms.client_work import ClientWork, client_steps, initial_hyperparameters
 from fedcore.learning.algorithms.fed_avg import federated_averaging
 from fedcore.learning.models import ModelWeights, trace_model
 from fedcore.learning.models.gradients import dense_gradients_of
@@ -104,9 +104,7 @@ def build_fed_nova(
     model = trace_model(model_fn)
     roles = model.weight_roles
 
-    @tf_computation
-    def initialize() -> dict[str, tf.Tensor]:
-        return {"learning_rate": tf.constant(client_learning_rate, tf.float32)}
+    initialize = initial_hyperparameters({"learning_rate": client_learning_rate})
 
     def begin(initial: ModelWeights) -> _Carry:
         zeros = tuple(tf.zeros_like(w) for w in initial.trainable)
