@@ -114,20 +114,24 @@ def test_an_equal_program_is_not_compiled_again():
     assert fc.context.last_report().compilation is None
 
 
-def test_a_sweep_over_aggregators_gives_no_warning():
+def test_programs_that_are_called_again_are_compared_and_not_made_for_a_round():
     log = CompilationLog()
-    values = fc.to_type(["float32", ("float32", [3])])
-    sum_, mean = fc.aggregators.SumFactory(), fc.aggregators.UnweightedMeanFactory()
-    sweep = [sum_, mean, fc.aggregators.coordinate_median_factory(), fc.aggregators.krum_factory(1)]
-    for factory in [*sweep, fc.aggregators.clipping_factory(1.0, mean), fc.aggregators.concat_factory(sum_)]:
-        log.add(round_with(factory, values).module, 10.0)
+    for number in range(2 * MANY):
+        module = by_closure(number).module
+        compilation = log.add(module, 10.0)
+        log.call(module)
+    assert (compilation.number, compilation.total_seconds, compilation.reason) == (1, 10.0, "closure")
 
 
-def round_with(factory, values):
-    process = factory.create(values)
-    return fc.federated_computation(
-        lambda state, updates: process.next(state, updates), process.state_type, fc.types.at_clients(values)
-    )
+def test_a_comparison_of_aggregators_gives_no_note():
+    values = fc.types.at_clients("float32")
+    for factor in range(2, 3 + MANY):
+        aggregator = fc.aggregators.clipping_factory(float(factor), fc.aggregators.SumFactory())
+        process = aggregator.create(values.member)
+        state = process.initialize()
+        for _ in range(3):
+            state = process.next(state, [1.0, 2.0]).state
+            assert fc.context.last_report().notes == []
 
 
 def test_settings_and_programs_without_parameters_give_no_warning():
