@@ -447,6 +447,20 @@ def test_what_does_not_carry_assigned_weights_refuses_them(build):
         build(lambda: fc.learning.from_keras_model(model, input_spec=spec))
 
 
+def test_a_forward_pass_assigns_the_variables_of_a_model():
+    model = fc.learning.from_keras_model(NORMALIZED["dense"](), CROSS, dataset((X, Y)).element_spec)
+    kernel, batch = model.trainable_variables[0], (tf.constant(X[:BATCH]), tf.constant(Y[:BATCH]))
+    with tf.GradientTape() as tape:
+        output = model.forward_pass(batch, training=True)
+    assert float(tf.reduce_sum(tf.abs(tape.gradient(output.loss, kernel)))) > 0
+    for _ in range(20):
+        model.forward_pass(batch, training=True)
+    assert np.linalg.norm(kernel.numpy(), ord=2) == pytest.approx(1.0, abs=0.02)
+    before = kernel.numpy()
+    model.forward_pass(batch, training=False)
+    np.testing.assert_array_equal(kernel, before)
+
+
 def test_a_gan_with_spectral_normalization_trains():
     def gan():
         generator = keras.Sequential([keras.Input((3,)), L.Dense(6)])
