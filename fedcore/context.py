@@ -345,7 +345,9 @@ def _plan_for(
     plan = _plans.get(module, pipeline, ready_plan=ready_plan, recorded_in=recorded_in, compiled=seconds.append)
     if report is not None:
         report.plan = plan.digest()
-        if seconds and ready_plan is None:
+        if not seconds:
+            _compilations.call(module)
+        elif ready_plan is None:
             report.compilation = _compilations.add(module, seconds[0])
             if report.compilation is not None and is_wasteful(report.compilation, module):
                 report.note(str(report.compilation))

@@ -71,4 +71,4 @@ def concat_factory(inner_agg_factory: FactoryT) -> FactoryT:
 
         return aggregation_process(process.initialize, value_type, weight_type, body)
 
-    return wrapping_factory(inner_agg_factory, build)
+    return wrapping_factory(inner_agg_factory, build, keeps_non_finite=True)

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from fedcore.computation import Computation, federated_computation
 from fedcore.errors import TypeMismatch, brief
@@ -233,14 +233,19 @@ FactoryT = TypeVar("FactoryT", UnweightedAggregationFactory, WeightedAggregation
 """The kind of a factory that stands around another one: weighted or not, as the inner one is."""
 
 
-def wrapping_factory(inner_agg_factory: FactoryT, build: BuildWrapper) -> FactoryT:
+def wrapping_factory(inner_agg_factory: FactoryT, build: BuildWrapper, *, keeps_non_finite: bool = False) -> FactoryT:
     """A factory around another one, weighted if that is.
 
     Args:
         inner_agg_factory: a user's argument of this name.
         build: makes the process.
+        keeps_non_finite: whether entries that are not finite reach the inner one, and nothing else reads them.
     """
     check_factory("inner_agg_factory", inner_agg_factory)
+    wrapper: Any
     if isinstance(inner_agg_factory, WeightedAggregationFactory):
-        return _WeightedWrapper(inner_agg_factory, build)
-    return _UnweightedWrapper(inner_agg_factory, build)
+        wrapper = _WeightedWrapper(inner_agg_factory, build)
+    else:
+        wrapper = _UnweightedWrapper(inner_agg_factory, build)
+    wrapper.leaves_out_non_finite = keeps_non_finite and inner_agg_factory.leaves_out_non_finite
+    return wrapper

@@ -27,6 +27,9 @@ RUN_SETTINGS = {
 `client_states` is `memory`, or the path of an SQLite file, from the directory of the run.
 """
 
+RUN_CONTROL = frozenset({"run.seed", "run.rounds", "run.checkpoint_every", "run.retries", "run.client_states"})
+"""Settings by which a run is no other experiment: how long it runs, and what it writes and does again."""
+
 Configuration = dict[str, Any]
 
 MAX_CONFIGURATION_BYTES = 2**20

@@ -3,20 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fedcore.cli.configuration import settings_of
+from fedcore.cli.configuration import RUN_CONTROL, settings_of
 from fedcore.cli.runs import Run
 
-_SEED = "run.seed"
 _LONGEST = 60  # characters of a label
 
 
 def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The runs of equal settings but for the seed, by a text of the settings in which the groups differ.
+    """The runs of equal settings but for those of `RUN_CONTROL`, by a text of the settings in which the groups differ.
 
     A setting is named by its last word, or in full where two settings have the same one.
     """
     settings = [settings_of(run.configuration) for run in runs]
-    keys = [key for key in dict.fromkeys(key for values in settings for key in values) if key != _SEED]
+    keys = [key for key in dict.fromkeys(key for values in settings for key in values) if key not in RUN_CONTROL]
     differing = [key for key in keys if len({repr(values.get(key)) for values in settings}) > 1]
     words = [key.split(".")[-1] for key in differing]
     names = {key: word if words.count(word) == 1 else key for key, word in zip(differing, words, strict=True)}
@@ -27,7 +26,7 @@ def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
     groups: dict[str, list[Run]] = {}
     for text, group in by_values.items():
         name = group[0].directory.name
-        label = text or (name if len(group) == 1 else f"{len(group)} seeds")
+        label = text or (name if len(group) == 1 else f"{len(group)} runs")
         label = label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…"
         groups[label if label not in groups else name] = group
     return groups

@@ -4,16 +4,19 @@ import csv
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
 from fedcore.cli.configuration import MAX_CONFIGURATION_BYTES, Configuration, check_configuration
 from fedcore.errors import FedcoreError
-from fedcore.ir.regular_files import read_text
-from fedcore.program.run_directory import FINISHED, METRICS, NOT_BEGUN, STOPPED, run_state
+from fedcore.ir.regular_files import check_inside, read_text
+from fedcore.program.run_directory import CHECKPOINTS, FINISHED, METRICS, NOT_BEGUN, STOPPED, run_state
 from fedcore.whole_files import write_whole
+
+if TYPE_CHECKING:
+    from fedcore.learning.programs.history import History
 
 CONFIGURATION = "config.json"
 _MAX_METRICS_BYTES = 2**26
@@ -65,10 +68,18 @@ class Run:
 
     def rounds_to(self, target: Target) -> int | None:
         """The first round whose metric is as good as a target; None where none is."""
+        metric, value = target
+        return self.history().rounds_to(metric, value) if metric in self.newest else None
+
+    def history(self, *, is_timed: bool = False) -> "History":
+        """The rows; with the seconds that they took, those up to the newest checkpoint, which has them.
+
+        Raises:
+            FedcoreError: there is no checkpoint, or it is damaged.
+        """
         from fedcore.learning.programs.history import History
 
-        metric, value = target
-        return History(self.rows).rounds_to(metric, value) if metric in self.newest else None
+        return History(*_timed(self.directory, self.rows)) if is_timed else History(self.rows)
 
     def as_json(self, target: Target | None = None) -> dict[str, Any]:
         from fedcore.cli.json_values import as_json
@@ -162,6 +173,24 @@ def _rows(directory: Path) -> list[dict[str, Any]]:
         return []
     except (OSError, ValueError, TypeError, csv.Error) as error:
         raise FedcoreError(f"{directory / METRICS} cannot be read: {error}") from None
+
+
+def _timed(directory: Path, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[float]]:
+    """The rows that the newest checkpoint has, and the seconds of each."""
+    from fedcore.computation.asynchronous import run_awaitable
+    from fedcore.program import FileProgramStateManager
+
+    checkpoints = directory / CHECKPOINTS
+    check_inside(checkpoints, directory)
+    manager = FileProgramStateManager(checkpoints) if checkpoints.is_dir() else None
+    versions = None if manager is None else run_awaitable(manager.get_versions())
+    if manager is None or not versions:
+        raise FedcoreError(f"{directory} has no checkpoint, which alone has the seconds of rounds: --over rounds")
+    try:
+        seconds = [float(s) for s in run_awaitable(manager.load(versions[-1]))["seconds"]]
+    except (LookupError, ValueError, TypeError) as error:
+        raise FedcoreError(f"{checkpoints} cannot be read: {error}") from None
+    return rows[: len(seconds)], seconds[: len(rows)]
 
 
 def _number(text: str) -> Any:

@@ -54,15 +54,39 @@ def no_dataset(value: object, type_: SequenceType, path: str) -> TypeMismatch:
 
 def no_fit(have: Type, want: SequenceType, path: str) -> TypeMismatch:
     """The error for a dataset with elements of another type."""
-    fix = None
-    if fits(type_of_batches(have), want.element):
-        fix = f"{path} is not batched: put .batch(n) after it"
-    elif _may_be_batch(have) and fits(_row(have), want.element):
-        fix = f"{path} is batched: leave .batch(n) out, or put .unbatch() after it"
-    elif _is_castable(have, want.element):
-        fix = "tf.cast in a .map() of the data; or give the model their type: from_keras_model(…, input_spec=)"
     text = explain(f"{path} does not fit", SequenceType(have), want)
-    return TypeMismatch(f"{text}\n  fix: {fix}" if fix else text)
+    return _with_fixes(text, have, want, f"{path} is not batched: put .batch(n) after it", path)
+
+
+def no_fit_of_clients(have: Type, want: SequenceType, name: str, taker: str) -> TypeMismatch | None:
+    """The error for client data that a process does not take; None for those that it takes.
+
+    Args:
+        have: the type of an element.
+        name: of the argument.
+        taker: the user's name of the process.
+    """
+    if fits(have, want.element):
+        return None
+    title = f"{name} does not fit the model of {taker}"
+    text = explain(title, SequenceType(have), want, have_label=name, want_label="model")
+    batch = f"{name} is not batched: {name}.preprocess(lambda dataset: dataset.batch(n))"
+    return _with_fixes(text, have, want, batch, name)
+
+
+def _with_fixes(text: str, have: Type, want: SequenceType, batch: str, path: str) -> TypeMismatch:
+    cast = "tf.cast in a .map() of the data; or give the model their type: from_keras_model(…, input_spec=)"
+    batches = type_of_batches(have)
+    fixes = []
+    if fits(batches, want.element):
+        fixes = [batch]
+    elif _may_be_batch(have) and fits(_row(have), want.element):
+        fixes = [f"{path} is batched: leave .batch(n) out, or put .unbatch() after it"]
+    elif _is_castable(have, want.element):
+        fixes = [cast]
+    elif _is_castable(batches, want.element):
+        fixes = [batch, cast]
+    return TypeMismatch("\n  fix: ".join([text, *fixes]))
 
 
 def type_of_batches(type_: Type) -> Type:

@@ -975,6 +975,21 @@ def learning_rate_variable() -> None:
 
 
 @contract
+def optimizer_choice() -> None:
+    import types
+
+    import keras
+
+    if not hasattr(keras.optimizers, "MultiOptimizer"):
+        return  # before Keras 3.15
+    first, second = keras.optimizers.SGD(1.0), keras.optimizers.SGD(2.0)
+    multi = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(first, {"net/.*": second}))
+    choose = private_api_keras.optimizer_choice(multi)
+    chosen = [choose(types.SimpleNamespace(path=path)) for path in ("net/kernel", "kernel")]
+    _require(chosen[0] is second and chosen[1] is first, f"the optimizers {chosen} are chosen")
+
+
+@contract
 def step_counter() -> None:
     import keras
 

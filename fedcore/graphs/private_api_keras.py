@@ -265,6 +265,12 @@ def tensorflow_variable(variable: keras.Variable) -> tf.Variable | None:
     return variable._value
 
 
+@part("keras.optimizers.MultiOptimizer._optimizer_map(variable), which reads variable.path")
+def optimizer_choice(multi: Any) -> Callable[[Any], keras.optimizers.Optimizer]:
+    """The function by which a `MultiOptimizer` chooses the optimizer of a variable."""
+    return multi._optimizer_map
+
+
 @part("keras.optimizers.Optimizer._iterations")
 def step_counter(optimizer: Any) -> Any:
     """The variable that counts steps."""

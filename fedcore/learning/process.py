@@ -133,6 +133,9 @@ class LearningProcess(IterativeProcess):
     pure_model: Any = None
     """The `PureModel` that an algorithm of `fc.learning` was built of. Default: none."""
 
+    hyperparameter_checks: Mapping[str, Callable[[str, float], None]] = {}
+    """By `part.name` a function (this name, a number) that raises for those that the algorithm does not take."""
+
     _is_given_more = False
     """Whether `next` takes more of the clients than their data."""
 
@@ -228,7 +231,8 @@ class LearningProcess(IterativeProcess):
         """The state with some hyperparameters changed; those that are left out stay.
 
         Raises:
-            FedcoreError: the process has no such hyperparameter, or a value is no finite number.
+            FedcoreError: the process has no such hyperparameter, or a value is no finite number, or none that the
+                algorithm takes.
         Example:
             >>> state = process.set_hparams(state, {'finalizer': {'learning_rate': 0.01}})
         """
@@ -246,11 +250,17 @@ class LearningProcess(IterativeProcess):
                 raise FedcoreError(f"the process has no hyperparameter {part}.{unknown[0]}; it has {self._names()}")
             current = getattr(state, part)
             changed = {name: _as_dtype(f"{part}.{name}", value, current[name].dtype) for name, value in values.items()}
+            for name, value in changed.items():
+                self.hyperparameter_checks.get(f"{part}.{name}", _take)(f"{part}.{name}", value)
             state = state.replace(**{part: {**current, **changed}})
         return state
 
     def _names(self) -> str:
         return ", ".join(f"{part}.{name}" for part, names in self._hyperparameters.items() for name in names) or "none"
+
+
+def _take(name: str, value: float) -> None:
+    """Takes any number."""
 
 
 def _is_at(type_: Type, placement: Placement) -> bool:

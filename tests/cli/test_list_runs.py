@@ -1,13 +1,16 @@
 """`fedcore list`: states, rounds to a target, the groups of a diagram."""
 
+import asyncio
 import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf  # noqa: F401  where it is loaded, commands run in this process
 from click.testing import CliRunner
 
+import fedcore as fc
 from fedcore.cli import main
 from fedcore.cli.run_groups import group_runs
 from fedcore.cli.runs import read_run
@@ -97,11 +100,36 @@ def test_runs_are_named_by_the_settings_in_which_they_differ(runs):
     assert groups(runs) == {"lr=0.1": 2, "lr=0.25": 2}
 
 
-def test_runs_of_one_setting_are_seeds_or_have_their_name(runs):
+def test_runs_of_one_setting_are_counted_or_have_their_name(runs):
     write(runs, "001", [0.5])
     assert groups(runs) == {"001": 1}
     write(runs, "002", [0.5], seed=2)
-    assert groups(runs) == {"2 seeds": 2}
+    assert groups(runs) == {"2 runs": 2}
+
+
+def test_settings_that_control_a_run_are_no_part_of_its_name(runs):
+    for number, rate in enumerate((0.1, 0.2)):
+        write(runs, f"00{number}", [0.5], rounds=3 + number, lr=rate)
+        path = runs / f"00{number}" / "config.json"
+        content = json.loads(path.read_text())
+        content["config"]["run"] |= {"checkpoint_every": 1 + number, "retries": number, "client_states": f"{number}.db"}
+        path.write_text(json.dumps(content))
+    assert groups(runs) == {"lr=0.1": 1, "lr=0.2": 1}
+
+
+def test_runs_are_drawn_over_the_seconds_of_their_checkpoints(runs, fedcore):
+    pytest.importorskip("matplotlib")
+    write(runs, "001", [0.5, 0.6, 0.7])
+    arguments = ("list", "--plot", "curves.png", "--over", "seconds")
+    assert "runs/001 has no checkpoint, which alone has the seconds of rounds: --over rounds" in fedcore(
+        *arguments, code=1
+    )
+    manager = fc.program.FileProgramStateManager(runs / "001" / "checkpoints")
+    asyncio.run(manager.save({"seconds": np.array([0.5, 0.25])}, 2))
+    assert "wrote curves.png" in fedcore(*arguments)
+    history = read_run(runs / "001").history(is_timed=True)
+    assert history.seconds == [0.5, 0.25]
+    assert history["accuracy"] == [0.5, 0.6]
 
 
 def test_long_labels_are_cut_and_stay_different(runs):

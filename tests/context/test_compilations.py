@@ -114,6 +114,26 @@ def test_an_equal_program_is_not_compiled_again():
     assert fc.context.last_report().compilation is None
 
 
+def test_programs_that_are_called_again_are_compared_and_not_made_for_a_round():
+    log = CompilationLog()
+    for number in range(2 * MANY):
+        module = by_closure(number).module
+        compilation = log.add(module, 10.0)
+        log.call(module)
+    assert (compilation.number, compilation.total_seconds, compilation.reason) == (1, 10.0, "closure")
+
+
+def test_a_comparison_of_aggregators_gives_no_note():
+    values = fc.types.at_clients("float32")
+    for factor in range(2, 3 + MANY):
+        aggregator = fc.aggregators.clipping_factory(float(factor), fc.aggregators.SumFactory())
+        process = aggregator.create(values.member)
+        state = process.initialize()
+        for _ in range(3):
+            state = process.next(state, [1.0, 2.0]).state
+            assert fc.context.last_report().notes == []
+
+
 def test_settings_and_programs_without_parameters_give_no_warning():
     log, same = CompilationLog(), by_closure(0)
     for _ in range(2 * MANY):

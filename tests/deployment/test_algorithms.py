@@ -33,6 +33,14 @@ def build_recon_model():
     )
 
 
+def build_gan():
+    generator = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(6)])
+    discriminator = keras.Sequential([keras.layers.Input((6,)), keras.layers.Dense(1)])
+    return fc.learning.from_keras_model(
+        algorithms.GanModel(generator, discriminator), input_spec=build_model().input_spec
+    )
+
+
 def scheduled(round_number):
     return 0.1 / (1.0 + tf.cast(round_number, tf.float32))
 
@@ -92,6 +100,10 @@ PROCESSES = {
     "build_ifca": lambda: algorithms.build_ifca(build_model, 2, sgd()),
     "build_ifca_with_gradients": lambda: algorithms.build_ifca_with_gradients(build_model, 2, sgd()),
     "build_ifca_eval": lambda: algorithms.build_ifca_eval(build_model, 2),
+    "build_fed_df": lambda: algorithms.build_fed_df(
+        build_model, sgd(), examples(20, 6, 1)["x"], distillation_steps=3, distillation_batch_size=4, from_logits=True
+    ),
+    "build_fed_gan": lambda: algorithms.build_fed_gan(build_gan, optimizers.build_adam(0.01), sgd()),
     "build_fed_avg_with_error_feedback": lambda: algorithms.build_fed_avg_with_error_feedback(
         build_model, sgd(), encoder_fn=fc.aggregators.encoders.top_k(0.5)
     ),
@@ -108,8 +120,8 @@ PROCESSES = {
 """Processes over examples. The last ones are `build_weighted_fed_avg` with the library's aggregators of models."""
 
 OF_OTHER_DATA = {"build_fed_kmeans", "build_personalization_eval_computation"}
-NOT_OVER_SITES = {"build_fed_buff", "build_fed_df", "build_fed_gan", "GanModel"}
-"""Follows the clock of a simulation; needs all clients' models at the server; trains two models, and was not tried."""
+NOT_OVER_SITES = {"build_fed_buff", "GanModel"}
+"""The first follows the clock of a simulation; the second is the model of `build_fed_gan`."""
 
 
 @pytest.fixture(scope="module")

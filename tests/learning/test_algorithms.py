@@ -297,6 +297,7 @@ def test_robust_aggregation_of_a_round(model_fn, clients):
     "factory",
     [
         fc.aggregators.krum_factory(1),
+        fc.aggregators.concat_factory(fc.aggregators.krum_factory(1)),
         fc.aggregators.coordinate_median_factory(),
         fc.aggregators.geometric_median_factory(weighted=False),
     ],

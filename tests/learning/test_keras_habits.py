@@ -67,6 +67,15 @@ def two_outputs():
     return keras.Model(x, [*outputs, L.Dense(1, name="sign", kernel_initializer=ones)(x)])
 
 
+def by_layer(**options):
+    return K.MultiOptimizer(K.OptimizerMap(K.SGD(0.5, momentum=0.5), {".*/kernel": K.Nadam(0.05)}), **options)
+
+
+def kernels_by_adam():
+    adam, sgd = K.Adam(K.schedules.ExponentialDecay(0.1, 1, 0.5), clipnorm=0.1), K.SGD(0.2)
+    return lambda variable: adam if variable.name == "kernel" else sgd
+
+
 COMPILED = {
     "names": (lambda: compiled(dense(), "adam", CROSS, metrics=["accuracy"]), (X, Y)),
     "objects": (
@@ -88,6 +97,11 @@ COMPILED = {
             metrics={"kind": ["accuracy"], "sign": ["mae"]},
         ),
         (X, (Y, SIGNS)),
+    ),
+    "several optimizers": (lambda: compiled(dense(), by_layer(), CROSS, metrics=["accuracy"]), (X, Y)),
+    "a function that chooses optimizers": (
+        lambda: compiled(dense(), K.MultiOptimizer(kernels_by_adam()), CROSS),
+        (X, Y),
     ),
     "a schedule": (lambda: compiled(dense(), K.Adam(K.schedules.ExponentialDecay(0.1, 1, 0.5)), CROSS), (X, Y)),
 }
@@ -133,13 +147,54 @@ def test_an_optimizer_is_what_keras_makes_of_its_name_or_configuration(given):
     check_is_fit(lambda: compiled(dense(), given, CROSS), (X, Y), client_optimizer_fn=given, server_optimizer_fn=None)
 
 
+class OwnMulti(K.MultiOptimizer):
+    def apply(self, grads, trainable_variables=None):
+        super().apply(grads, trainable_variables)
+
+
+@pytest.mark.parametrize(
+    ("make", "names", "says"),
+    [
+        (lambda: OwnMulti(lambda variable: K.SGD(0.1)), ["a"], "with methods of its own, which are not called"),
+        (lambda: K.MultiOptimizer(lambda variable: K.SGD(0.1)), [], "chooses by names .* model have no names"),
+        (
+            lambda: K.MultiOptimizer(lambda v: K.SGD(v.shape[0])),
+            ["a"],
+            "reads more of a variable than its path and name",
+        ),
+        (lambda: K.MultiOptimizer(lambda variable: "sgd"), ["net/a"], "'sgd' for net/a, which is no Keras optimizer"),
+    ],
+)
+def test_several_optimizers_that_cannot_be_are_refused(make, names, says):
+    with pytest.raises(FedcoreError, match=says):
+        fc.learning.optimizers.as_optimizer(make(), names)
+
+
+def test_several_optimizers_have_rates_of_their_own_in_the_state():
+    spec = dataset((X, Y)).element_spec
+    process = algorithms.build_weighted_fed_avg(
+        lambda: fc.learning.from_keras_model(dense(), CROSS, spec), by_layer(), by_layer()
+    )
+    state = process.initialize()
+    rates = {"optimizer_1_learning_rate": pytest.approx(0.05), "optimizer_2_learning_rate": 0.5}
+    assert process.get_hparams(state)["finalizer"] == {**rates, "optimizer_2_momentum": 0.5}
+    still = process.set_hparams(state, {"client_work": dict.fromkeys(rates, 0.0)})
+    after = process.next(still, [dataset((X, Y))]).state
+    for a, b in zip(after.global_model_weights.trainable, state.global_model_weights.trainable, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_several_optimizers_scale_a_loss_by_one_factor():
+    check_is_fit(lambda: compiled(dense(), by_layer(loss_scale_factor=8.0), CROSS), (X, Y))
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
         ("adamm", "Keras has no optimizer 'adamm': keras.optimizers.get takes a name, such as 'adam', or a dict"),
         ({"class_name": "SGD", "config": {"rate": 0.5}}, "Keras has no optimizer"),
         ({"base": "sgd", "head": "adam"}, "one takes the steps of all weights"),
-        ([K.SGD(0.1), K.Adam(0.1)], r"one takes the steps of all weights\n  fix: for rates by layer, a subclass"),
+        ([K.SGD(0.1), K.Adam(0.1)], r"one takes the steps of all weights\n  fix: keras.optimizers.MultiOptimizer\("),
     ],
 )
 def test_an_optimizer_that_keras_does_not_make_is_refused(given, says):
@@ -315,6 +370,113 @@ def bounded(name):
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_constraints_are_applied_after_each_step(name):
     check_is_fit(lambda: compiled(bounded(name), K.SGD(0.5), CROSS), (X, Y))
+
+
+class Rescaled(L.Layer):
+    """Reads and assigns its weight twice in a forward pass."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones", name="scale")
+
+    def call(self, x, training=False):
+        x = x * self.scale
+        if training:
+            for _ in range(2):
+                self.scale.assign(self.scale / (0.5 + ops.norm(self.scale)))
+        return x * self.scale
+
+
+NORMALIZED = {
+    "dense": lambda: dense(L.SpectralNormalization(L.Dense(4)), L.SpectralNormalization(L.Dense(4, use_bias=False))),
+    "convolution": lambda: dense(
+        L.Reshape((6, 1)), L.SpectralNormalization(L.Conv1D(3, 2), power_iterations=2), L.Flatten()
+    ),
+    "own": lambda: dense(Rescaled(), L.Dense(4)),
+}
+TAKING = {
+    "averaging": lambda model_fn: algorithms.build_weighted_fed_avg(model_fn),
+    "proximal term": lambda model_fn: algorithms.build_weighted_fed_prox(model_fn, 0.0),
+    "personal models": lambda model_fn: algorithms.build_ditto(model_fn, 0.0, K.SGD(0.5, momentum=0.5)),
+}
+
+
+def check_is_fit_of_values(make, build=TAKING["averaging"]):
+    """Checks that a round of one client is an epoch of `fit` from the values that a model has; averages too."""
+    model, plain = compiled(make(), K.SGD(0.5, momentum=0.5), CROSS), compiled(make(), K.SGD(0.5, momentum=0.5), CROSS)
+    plain.set_weights(model.get_weights())
+    spec = dataset((X, Y)).element_spec
+    process = build(lambda: fc.learning.from_keras_model(model, input_spec=spec))
+    client = dataset((X, Y))
+    if isinstance(process, fc.learning.ClientStateProcess):
+        state, metrics, _ = process.next(
+            process.initialize(), [client], [process.initial_client_state(process.initialize())]
+        )
+    else:
+        state, metrics = process.next(process.initialize(), [client])
+    assert float(metrics["client_work"]["train"]["loss"]) == pytest.approx(fitted(plain, (X, Y))["loss"], rel=1e-4)
+    state.global_model_weights.assign_weights_to(model)
+    for a, b in zip(model.variables, plain.variables, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5, err_msg=b.path)
+
+
+@pytest.mark.parametrize("name", NORMALIZED)
+def test_weights_that_layers_assign_are_those_of_fit(name):
+    check_is_fit_of_values(NORMALIZED[name])
+
+
+@pytest.mark.parametrize("name", ["proximal term", "personal models"])
+def test_kin_of_federated_averaging_carry_assigned_weights(name):
+    check_is_fit_of_values(NORMALIZED["dense"], TAKING[name])
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda model_fn: algorithms.build_scaffold(model_fn, 0.1, 2),
+        lambda model_fn: algorithms.build_fed_sgd(model_fn),
+        lambda model_fn: algorithms.build_weighted_mime_lite(model_fn, fc.learning.optimizers.build_sgdm(0.1)),
+    ],
+    ids=["scaffold", "fed_sgd", "mime_lite"],
+)
+def test_what_does_not_carry_assigned_weights_refuses_them(build):
+    model = compiled(NORMALIZED["dense"](), "sgd", CROSS)
+    spec = dataset((X, Y)).element_spec
+    with pytest.raises(
+        TracingError, match=r"assigns the weight \S+kernel while it trains; federated averaging and its kin .* in place"
+    ):
+        build(lambda: fc.learning.from_keras_model(model, input_spec=spec))
+
+
+def test_a_forward_pass_assigns_the_variables_of_a_model():
+    model = fc.learning.from_keras_model(NORMALIZED["dense"](), CROSS, dataset((X, Y)).element_spec)
+    kernel, batch = model.trainable_variables[0], (tf.constant(X[:BATCH]), tf.constant(Y[:BATCH]))
+    with tf.GradientTape() as tape:
+        output = model.forward_pass(batch, training=True)
+    assert float(tf.reduce_sum(tf.abs(tape.gradient(output.loss, kernel)))) > 0
+    for _ in range(20):
+        model.forward_pass(batch, training=True)
+    assert np.linalg.norm(kernel.numpy(), ord=2) == pytest.approx(1.0, abs=0.02)
+    before = kernel.numpy()
+    model.forward_pass(batch, training=False)
+    np.testing.assert_array_equal(kernel, before)
+
+
+def test_a_gan_with_spectral_normalization_trains():
+    def gan():
+        generator = keras.Sequential([keras.Input((3,)), L.Dense(6)])
+        judge = keras.Sequential([keras.Input((6,)), L.SpectralNormalization(L.Dense(4, use_bias=False)), L.Dense(1)])
+        return algorithms.GanModel(generator, judge)
+
+    model = gan()
+    process = algorithms.build_fed_gan(
+        lambda: fc.learning.from_keras_model(model, input_spec=(X,)), K.SGD(1e-9), K.SGD(1e-9)
+    )
+    state = process.initialize()
+    for _ in range(3):
+        state, _ = process.next(state, [dataset((X,))])
+    state.global_model_weights.assign_weights_to(model)
+    kernel = model.discriminator.layers[0].layer.kernel
+    assert np.linalg.norm(kernel, ord=2) == pytest.approx(1.0, abs=0.02)
 
 
 AVERAGING = {  # for one client, with all steps of plain gradient descent

@@ -301,27 +301,9 @@ class Table(L.Layer):
         return x + tf.ensure_shape(tf.cast(self.held[0].lookup(tf.cast(x, tf.int32)), tf.float32), x.shape)
 
 
-class Rescaled(L.Layer):
-    def build(self, shape):
-        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones", name="scale")
-
-    def call(self, x, training=False):
-        if training:
-            self.scale.assign(self.scale / keras.ops.norm(self.scale))
-        return x * self.scale
-
-
 @pytest.mark.parametrize(
     ("layer", "says"),
     [
-        (
-            Rescaled,
-            r"the layer rescaled \(Rescaled\) of \w+ assigns the weight \S+/scale while it trains.* trainable=False",
-        ),
-        (
-            lambda: L.SpectralNormalization(L.Dense(3)),
-            r"\(SpectralNormalization\) of \w+ assigns the weight \S+/kernel .* after each step: kernel_constraint=",
-        ),
         (Python, r"the layer python \(Python\) of \w+ calls Python .* Write it with keras.ops"),
         (Hidden, r"the layer hidden \(Hidden\) of \w+ keeps a tf.Variable .* self.add_weight"),
         (Table, r"the layer table \(Table\) of \w+ looks up in a table that may change.* dataset.map"),

@@ -499,6 +499,15 @@ def test_a_resumed_training_is_an_unbroken_one(built, name, tmp_path):
     assert [row for row in unbroken if row["round"] % 2 == 0] == [row for row in resumed if row["round"] % 2 == 0]
 
 
+def test_a_rate_that_the_builder_refuses_is_refused_in_the_state_too():
+    process = algorithms.build_fed_nova(model_fn, 0.5, proximal_strength=1)
+    state = process.initialize()
+    with pytest.raises(FedcoreError, match=r"client_work.learning_rate \* proximal_strength is below 1, not 1.5 \* 1"):
+        process.set_hparams(state, {"client_work": {"learning_rate": 1.5}})
+    changed = process.set_hparams(state, {"client_work": {"learning_rate": 0.9}, "finalizer": {"learning_rate": 2.0}})
+    assert float(process.get_hparams(changed)["client_work"]["learning_rate"]) == pytest.approx(0.9)
+
+
 def test_wrong_numbers_are_named():
     wrong = {
         "client_learning_rate is a finite number above 0, not 0": lambda: algorithms.build_fed_nova(model_fn, 0),

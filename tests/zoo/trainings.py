@@ -309,8 +309,10 @@ NOT_COMPARED = {
     "yogi": "Keras has no such optimizer",
     "repeated rows of embeddings in adaptive optimizers and clipping": "Keras 3 squares and clips each lookup's "
     "gradient, fedcore their sum (docs/porting.md); the reference adds them first",
-    "SCAFFOLD, FedDyn, Mime Lite, FedDF, FedGAN, reconstruction, k-means, personalization": "their papers' algorithms "
-    "are no loop of Keras'",
+    "SCAFFOLD, FedDyn, Mime Lite, reconstruction, k-means, personalization": "their papers' algorithms are no loop of "
+    "Keras'",
+    "FedDF": "needs data of the server and one output of classes; tests/learning/test_fed_df.py has its steps in numpy",
+    "FedGAN": "trains a GanModel, and the zoo has none; tests/learning/test_fed_gan.py has its steps in numpy",
     "several clusters of IFCA, q-FedAvg with q > 0": "tests/learning/test_paper_methods.py has their formulas",
     "DP with noise": "the noise is drawn: tests/aggregators has its moments; here it is 0",
     "adaptive clips and zeroing": "quantiles of the clients' norms are no part of Keras: tests/aggregators",

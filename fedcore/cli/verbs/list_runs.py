@@ -20,8 +20,9 @@ if TYPE_CHECKING:
               help="Add a column: the first round whose metric is as good as this value.")  # fmt: skip
 @click.option("--metric", "metrics", multiple=True,
               help="A metric to draw. Default: those of the evaluation, else those of the training.")  # fmt: skip
-@click.option("--over", type=click.Choice(["rounds", "bits", "time"]), default="rounds", show_default=True,
-              help="bits: those that all clients have sent and got; time: the hours of the virtual clock.")  # fmt: skip
+@click.option("--over", type=click.Choice(["rounds", "bits", "seconds", "time"]), default="rounds", show_default=True,
+              help="bits: those that all clients have sent and got; seconds: of computation, up to the newest "
+              "checkpoint; time: the hours of the virtual clock.")  # fmt: skip
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_context
 def list_runs(
@@ -65,7 +66,7 @@ def list_runs(
         from fedcore.cli.loading import quiet_start
 
         with quiet_start():
-            from fedcore.learning.programs import History, plot_histories
+            from fedcore.learning.programs import plot_histories
     runs, damaged = [], []
     for configuration in sorted(directory.glob(f"*/{CONFIGURATION}")):
         try:
@@ -84,7 +85,8 @@ def list_runs(
         click.echo(f"{directory} has no trainings")
     if path is not None and runs:
         groups = group_runs([run for run in runs if run.rows])
-        histories = {label: [History(run.rows) for run in group] for label, group in groups.items()}
+        timed = over == "seconds"
+        histories = {label: [run.history(is_timed=timed) for run in group] for label, group in groups.items()}
         plot_histories(histories, path, metrics or None, over=over)
         click.echo(f"wrote {path}", err=format_ == "json")
     for message in damaged:

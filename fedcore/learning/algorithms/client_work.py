@@ -4,15 +4,19 @@ Decision 0333.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
+import numpy as np
+import tensorflow as tf
 
 from fedcore.computation import Computation, federated_computation, tf_computation
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip, sequence_reduce
 from fedcore.ir import Value
-from fedcore.learning.models import PureModel
+from fedcore.learning.models import ModelWeights, PureModel
+from fedcore.learning.models.gradients import dense_gradients_of
 from fedcore.learning.models.partly_local_model import PartlyLocalModel
 from fedcore.learning.templates.client_work import ClientResult, ClientWorkProcess
 from fedcore.templates import MeasuredProcessOutput
@@ -66,6 +70,52 @@ def client_steps(
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     vars(train)["__signature__"] = inspect.Signature([inspect.Parameter(name, kind) for name in parameters])
     return federated_computation(train, *parameters.values())
+
+
+@attrs.frozen
+class Steps:
+    """The values that one step at a client hands to the next.
+
+    Args:
+        weights: U.
+        optimizer: the state of the optimizer. Default: it has none.
+    """
+
+    weights: Any
+    metrics: Any
+    optimizer: Any = ()
+
+
+def descend(
+    model: PureModel,
+    carry: Steps,
+    batch: TensorStructure,
+    weights: ModelWeights,
+    rate: tf.Tensor,
+    correct: Callable[[tuple, ModelWeights], tuple] = lambda gradients, current: gradients,
+) -> Steps:
+    """The carry after one step of gradient descent on one batch, in a graph.
+
+    Args:
+        weights: as the server sent them.
+        correct: (gradients, the weights W) -> the gradients of the step. Default: as they are.
+    """
+    roles = model.weight_roles
+    current = roles.replace(weights, carry.weights)
+    gradients, _, assigned, metrics = dense_gradients_of(model, current, carry.metrics, batch)
+    pairs = zip(current.trainable, correct(gradients, current), strict=True)
+    moved = tuple(w - tf.cast(rate, w.dtype) * g for w, g in pairs)
+    return Steps(roles.changing(ModelWeights(model.constrain(moved), assigned)), metrics)
+
+
+def initial_hyperparameters(values: Mapping[str, float]) -> Computation:
+    """The computation `(-> <name=float32,…>)` of hyperparameters that stand in the state."""
+
+    @federated_computation
+    def initialize() -> dict[str, np.float32]:  # no graph, which another rate would trace again
+        return {name: np.float32(value) for name, value in values.items()}
+
+    return initialize
 
 
 def _same(work: "ClientWork") -> Computation:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from fedcore.aggregators import WeightedAggregationFactory
 from fedcore.computation import tf_computation
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.learning.algorithms.client_work import ClientWork, client_steps
+from fedcore.learning.algorithms.client_work import ClientWork, Steps, client_steps, initial_hyperparameters
 from fedcore.learning.algorithms.fed_avg import optimizer_step
 from fedcore.learning.algorithms.fed_avg_with_client_states import client_state_averaging, result_with_state
 from fedcore.learning.algorithms.fed_prox import proximal_term
@@ -24,15 +24,6 @@ from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_re
 from fedcore.scalars import real_number
 
 _PERSONAL = "personal_"  # before the names of the personal optimizer's hyperparameters in the state
-
-
-@attrs.frozen
-class _Steps:
-    """The values that one local step of a model hands to the next."""
-
-    weights: Any
-    optimizer: Any
-    metrics: Any
 
 
 @attrs.frozen
@@ -102,19 +93,17 @@ def build_ditto(
         **{_PERSONAL + name: value for name, value in personal_optimizer.hyperparameters.items()},
     }
 
-    @tf_computation
-    def initialize() -> dict[str, tf.Tensor]:
-        return {name: tf.constant(value, tf.float32) for name, value in hyperparameters.items()}
+    initialize = initial_hyperparameters(hyperparameters)
 
     @tf_computation(model.weights_type)
     def initial_client_state(weights: ModelWeights) -> ModelWeights:
         return roles.changing(weights)
 
     def begin(initial: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()], own: ModelWeights) -> _Carry:
-        def start(optimizer: Any, weights: ModelWeights, prefix: str) -> _Steps:
+        def start(optimizer: Any, weights: ModelWeights, prefix: str) -> Steps:
             values = {name: hparams[prefix + name] for name in optimizer.hyperparameters if hparams}
             state = optimizer.set_hparams(optimizer.initialize(weights.trainable), values)
-            return _Steps(weights, state, model.initial_metrics())
+            return Steps(weights, model.initial_metrics(), state)
 
         return _Carry(start(optimizer, initial, ""), start(personal_optimizer, own, _PERSONAL))
 

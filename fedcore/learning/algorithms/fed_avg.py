@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-import numpy as np
 import tensorflow as tf
 
 from fedcore.aggregators import AggregationFactory
@@ -18,12 +17,12 @@ from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_eval, federated_map, federated_value
 from fedcore.ir import Value
 from fedcore.ir.locations import warn_user
-from fedcore.learning.algorithms.client_work import ClientWork, client_steps
+from fedcore.learning.algorithms.client_work import ClientWork, Steps, client_steps, initial_hyperparameters
 from fedcore.learning.algorithms.given_parts import adapt_unweighted, build_aggregation, check_distributor
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.example_gradients import NoisyGradients, check_private_model, private_gradients_of
 from fedcore.learning.models.frozen_weights import changing_type, weights_functions, whole_weights
-from fedcore.learning.models.gradients import gradients_of
+from fedcore.learning.models.gradients import gradients_and_weights
 from fedcore.learning.models.pure_model import constrained, with_weight_names
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
@@ -146,17 +145,13 @@ def build_unweighted_fed_avg(
 # At a client.
 
 
-@attrs.frozen
-class _Carry:
-    """The values that one local step hands to the next."""
-
-    weights: Any
-    optimizer: Any
-    metrics: Any
-
-
 def build_local_steps(
-    model: PureModel, optimizer: Optimizer, weighting: Weighting, sent_type: Type, correct: Callable | None = None
+    model: PureModel,
+    optimizer: Optimizer,
+    weighting: Weighting,
+    sent_type: Type,
+    correct: Callable | None = None,
+    gradients_at: Callable | None = None,
 ) -> Computation:
     """The computation `(<W,sent,B*> -> TrainingResult)`: one step of the optimizer for each batch.
 
@@ -166,19 +161,21 @@ def build_local_steps(
         sent_type: of the optimizer's hyperparameters, by name.
         correct: in a step's graph, (gradients, the weights W, those that were sent, a function that scales a loss or
             None) -> the gradients of the step. Default: as they are.
+        gradients_at: (model, weights W, metric states, a batch, a function that scales a loss or None) -> the result of
+            `gradients_and_weights`. Default: that.
     """
     roles = model.weight_roles
     if optimizer.example_mechanism is not None:
         check_private_model(model)
 
-    def begin(initial: ModelWeights, sent: dict[str, tf.Tensor] | tuple[()]) -> _Carry:
+    def begin(initial: ModelWeights, sent: dict[str, tf.Tensor] | tuple[()]) -> Steps:
         state = optimizer.set_hparams(optimizer.initialize(initial.trainable), sent or {})
-        return _Carry(initial, state, model.initial_metrics())
+        return Steps(initial, model.initial_metrics(), state)
 
-    def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
-        return optimizer_step(model, optimizer, carry, batch, weights, correct)
+    def step(carry: Steps, batch: TensorStructure, weights: ModelWeights) -> Steps:
+        return optimizer_step(model, optimizer, carry, batch, weights, correct, gradients_at)
 
-    def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:
+    def finish(initial: ModelWeights, carry: Steps) -> TrainingResult:
         trainable = optimizer.final_weights(carry.optimizer, carry.weights.trainable)
         update = roles.difference(attrs.evolve(carry.weights, trainable=trainable), initial)
         return finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
@@ -189,24 +186,25 @@ def build_local_steps(
 def optimizer_step(
     model: PureModel,
     optimizer: Optimizer,
-    carry: Any,
+    carry: Steps,
     batch: TensorStructure,
     weights: ModelWeights,
     correct: Callable | None = None,
-) -> Any:
+    gradients_at: Callable | None = None,
+) -> Steps:
     """The carry after one step of an optimizer on one batch, in a graph.
 
     Args:
-        carry: an attrs object with `weights`, the state of the `optimizer`, and `metrics`.
         weights: as the server sent them.
-        correct: as for `build_local_steps`.
+        correct, gradients_at: as for `build_local_steps`.
     """
     roles = model.weight_roles
     current = roles.replace(weights, carry.weights)
-    gradients, non_trainable, metrics = _gradients(model, optimizer, carry, current, batch, weights, correct)
+    gradients_at = gradients_and_weights if gradients_at is None else gradients_at
+    gradients, current, metrics = _gradients(model, optimizer, carry, current, batch, weights, correct, gradients_at)
     state, trainable = optimizer.next(carry.optimizer, current.trainable, gradients)
-    moved = roles.changing(ModelWeights(model.constrain(trainable), non_trainable))
-    return attrs.evolve(carry, weights=moved, optimizer=state, metrics=metrics)
+    moved = roles.changing(ModelWeights(model.constrain(trainable), current.non_trainable))
+    return Steps(moved, metrics, state)
 
 
 def _gradients(
@@ -217,37 +215,38 @@ def _gradients(
     batch: TensorStructure,
     sent: ModelWeights,
     correct: Callable | None,
+    gradients_at: Callable,
 ) -> tuple:
-    """(The gradients at the current weights as the optimizer takes them, the assigned weights, the metrics)."""
+    """(The gradients as the optimizer takes them, the weights with those that layers assign, the metrics)."""
     mechanism = optimizer.example_mechanism
     scale_loss = functools.partial(optimizer.scale_loss, carry.optimizer) if optimizer.scales_loss else None
     if mechanism is None:
-        gradients, _, assigned, metrics = gradients_of(model, current, carry.metrics, batch, scale_loss=scale_loss)
+        gradients, _, current, metrics = gradients_at(model, current, carry.metrics, batch, scale_loss)
     else:
         gradients, metrics = private_gradients_of(mechanism, model, current, carry.metrics, batch)
-        assigned = current.non_trainable
     if correct is not None:
         gradients = correct(gradients, current, sent, scale_loss)
-    return gradients if mechanism is None else NoisyGradients(gradients), assigned, metrics
+    return gradients if mechanism is None else NoisyGradients(gradients), current, metrics
 
 
 def local_training(
-    model: PureModel, client_optimizer_fn: OptimizerLike | None, weighting: Weighting, correct: Callable | None = None
+    model: PureModel,
+    client_optimizer_fn: OptimizerLike | None,
+    weighting: Weighting,
+    correct: Callable | None = None,
+    gradients_at: Callable | None = None,
 ) -> ClientWork:
     """Steps of an optimizer whose hyperparameters stand in the state and are sent with the weights.
 
     Args:
         client_optimizer_fn: Default: the optimizer that the model was compiled with.
-        correct: as for `build_local_steps`.
+        correct, gradients_at: as for `build_local_steps`.
     """
     optimizer_fn = model.optimizer if client_optimizer_fn is None else client_optimizer_fn
     optimizer = as_optimizer(optimizer_fn, model.trainable_names, scales_loss=True, clips_examples=True)
 
-    @federated_computation
-    def initialize() -> dict[str, np.float32]:  # no graph, which another rate would trace again
-        return {name: np.float32(value) for name, value in optimizer.hyperparameters.items()}
-
-    steps = build_local_steps(model, optimizer, weighting, initialize.type_signature.result, correct)
+    initialize = initial_hyperparameters(optimizer.hyperparameters)
+    steps = build_local_steps(model, optimizer, weighting, initialize.type_signature.result, correct, gradients_at)
     return ClientWork(steps, initialize, hyperparameters=tuple(optimizer.hyperparameters))
 
 

@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import tensorflow as tf
 
 from fedcore.aggregators import WeightedAggregationFactory
 from fedcore.computation import tf_computation
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.learning.algorithms.client_work import ClientWork, client_steps
+from fedcore.learning.algorithms.client_work import ClientWork, Steps, client_steps, initial_hyperparameters
 from fedcore.learning.algorithms.fed_avg import optimizer_step
 from fedcore.learning.algorithms.fed_avg_with_client_states import (
     ClientStateResult,
@@ -22,13 +21,6 @@ from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers import as_optimizer
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
-
-
-@attrs.frozen
-class _Carry:
-    weights: Any
-    optimizer: Any
-    metrics: Any
 
 
 def build_fed_avg_with_optimizer_states(
@@ -69,21 +61,19 @@ def build_fed_avg_with_optimizer_states(
     optimizer = as_optimizer(client_optimizer_fn, model.trainable_names, scales_loss=True, averages_weights=False)
     roles = model.weight_roles
 
-    @tf_computation
-    def initialize() -> dict[str, tf.Tensor]:
-        return {name: tf.constant(value, tf.float32) for name, value in optimizer.hyperparameters.items()}
+    initialize = initial_hyperparameters(optimizer.hyperparameters)
 
     @tf_computation
     def initial_client_state() -> TensorStructure:
         return optimizer.initialize(model.initial_changing_weights().trainable)
 
-    def begin(initial: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()], own: TensorStructure) -> _Carry:
-        return _Carry(initial, optimizer.set_hparams(own, hparams or {}), model.initial_metrics())
+    def begin(initial: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()], own: TensorStructure) -> Steps:
+        return Steps(initial, model.initial_metrics(), optimizer.set_hparams(own, hparams or {}))
 
-    def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
+    def step(carry: Steps, batch: TensorStructure, weights: ModelWeights) -> Steps:
         return optimizer_step(model, optimizer, carry, batch, weights)
 
-    def finish(initial: ModelWeights, carry: _Carry, own: TensorStructure) -> ClientStateResult:
+    def finish(initial: ModelWeights, carry: Steps, own: TensorStructure) -> ClientStateResult:
         update = roles.difference(carry.weights, initial)
         return result_with_state(
             update, *weight_and_report(model, client_weighting, carry.metrics), carry.optimizer, own

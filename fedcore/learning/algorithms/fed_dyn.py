@@ -9,7 +9,7 @@ import tensorflow as tf
 from fedcore.aggregators import SumFactory, as_weighted_aggregator
 from fedcore.computation import tf_computation
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.learning.algorithms.client_work import ClientWork, client_steps
+from fedcore.learning.algorithms.client_work import ClientWork, Steps, client_steps, descend
 from fedcore.learning.algorithms.fed_avg_with_client_states import (
     ClientStateResult,
     client_state_averaging,
@@ -18,18 +18,11 @@ from fedcore.learning.algorithms.fed_avg_with_client_states import (
 from fedcore.learning.client_state_process import ClientStateProcess
 from fedcore.learning.models import ModelWeights, trace_model
 from fedcore.learning.models.frozen_weights import changing_type
-from fedcore.learning.models.gradients import dense_gradients_of
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.templates.training_result import at_least_float32
 from fedcore.learning.weighting import ClientWeighting, weight_and_report
 from fedcore.scalars import real_number, whole_number
-
-
-@attrs.frozen
-class _Carry:
-    weights: Any
-    metrics: Any
 
 
 @attrs.frozen
@@ -97,20 +90,19 @@ def build_fed_dyn(
     def send(work: dict) -> dict:
         return {"learning_rate": work["learning_rate"]}
 
-    def begin(initial: ModelWeights) -> _Carry:
-        return _Carry(initial, model.initial_metrics())
+    def begin(initial: ModelWeights) -> Steps:
+        return Steps(initial, model.initial_metrics())
 
     def step(
-        carry: _Carry, batch: TensorStructure, weights: ModelWeights, sent: dict, own: tuple[tf.Tensor, ...]
-    ) -> _Carry:
-        current = roles.replace(weights, carry.weights)
-        gradients, _, assigned, metrics = dense_gradients_of(model, current, carry.metrics, batch)
-        parts = zip(current.trainable, gradients, own, weights.trainable, strict=True)
-        rate = sent["learning_rate"]
-        moved = tuple(w - tf.cast(rate, w.dtype) * (g - gk + strength * (w - first)) for w, g, gk, first in parts)
-        return _Carry(roles.changing(ModelWeights(model.constrain(moved), assigned)), metrics)
+        carry: Steps, batch: TensorStructure, weights: ModelWeights, sent: dict, own: tuple[tf.Tensor, ...]
+    ) -> Steps:
+        def correct(gradients: tuple, current: ModelWeights) -> tuple:
+            parts = zip(gradients, own, current.trainable, weights.trainable, strict=True)
+            return tuple(g - gk + strength * (w - first) for g, gk, w, first in parts)
 
-    def finish(initial: ModelWeights, carry: _Carry, own: tuple[tf.Tensor, ...]) -> ClientStateResult:
+        return descend(model, carry, batch, weights, sent["learning_rate"], correct)
+
+    def finish(initial: ModelWeights, carry: Steps, own: tuple[tf.Tensor, ...]) -> ClientStateResult:
         change = roles.difference(carry.weights, initial)
         new_own = tuple(gk - strength * c for gk, c in zip(own, change.trainable, strict=True))
         weight, report = weight_and_report(model, ClientWeighting.UNIFORM, carry.metrics)

@@ -3,25 +3,21 @@
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import keras
 import tensorflow as tf
 
 from fedcore.aggregators import AggregationFactory
-from fedcore.computation import Computation, tf_computation
 from fedcore.errors import TracingError
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.learning.algorithms.client_work import ClientWork, client_steps
-from fedcore.learning.algorithms.fed_avg import federated_averaging
+from fedcore.learning.algorithms.fed_avg import federated_averaging, local_training
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.traced import ModelFn
-from fedcore.learning.optimizers import Optimizer, as_optimizer
+from fedcore.learning.optimizers import as_optimizer
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
+from fedcore.learning.optimizers.split_optimizer import Share, SplitOptimizer
 from fedcore.learning.process import LearningProcess
-from fedcore.learning.templates.training_result import TrainingResult, finite_or_nothing
-from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
+from fedcore.learning.weighting import ClientWeighting, Weighting
 from fedcore.templates import MeasuredProcess
-from fedcore.types import Type
 
 
 def _discriminator_loss(real: tf.Tensor, fake: tf.Tensor) -> tf.Tensor:
@@ -170,21 +166,29 @@ def build_fed_gan(
             "input_spec=…)"
         )
     own = {id(v) for v in gan.generator.trainable_variables}
-    is_generator = [id(v) in own for v in model.trainable]  # type: ignore[attr-defined]
-    parts = (
-        _Part.of(model, "generator", generator_optimizer_fn, is_generator),
-        _Part.of(model, "discriminator", discriminator_optimizer_fn, [not own for own in is_generator]),
+    generator = [id(v) in own for v in model.trainable]  # type: ignore[attr-defined]
+    optimizer = SplitOptimizer(
+        [
+            _share(model, "generator", generator_optimizer_fn, generator),
+            _share(model, "discriminator", discriminator_optimizer_fn, [not own for own in generator]),
+        ]
     )
 
-    @tf_computation
-    def initialize() -> dict[str, tf.Tensor]:
-        return {name: tf.constant(value, tf.float32) for part in parts for name, value in part.hyperparameters.items()}
+    def gradients_at(
+        model: PureModel, weights: ModelWeights, metrics: dict, batch: TensorStructure, scale_loss: None
+    ) -> tuple:
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(weights.trainable)
+            output, moved, new_metrics = model.forward(weights, metrics, batch, True)
+            losses = (output.loss, gan.loss_of_generator(output.predictions))
+        by_loss = [tape.gradient(loss, weights.trainable) for loss in losses]
+        gradients = (by_loss[own][place] for place, own in enumerate(generator))
+        dense = tuple(None if g is None else tf.convert_to_tensor(g) for g in gradients)
+        return dense, output, moved, new_metrics
 
-    steps = _build_steps(model, gan, parts, client_weighting, initialize.type_signature.result)
-    names = tuple(name for part in parts for name in part.hyperparameters)
     return federated_averaging(
         model,
-        ClientWork(steps, initialize, hyperparameters=names),
+        local_training(model, optimizer, client_weighting, gradients_at=gradients_at),
         server_optimizer_fn,
         model_distributor=model_distributor,
         model_aggregator=model_aggregator,
@@ -192,81 +196,6 @@ def build_fed_gan(
     )
 
 
-@attrs.frozen
-class _Part:
-    """One of the two models: its trainable weights, by their places among all, and their optimizer."""
-
-    role: str
-    optimizer: Optimizer
-    places: tuple[int, ...]
-
-    @classmethod
-    def of(cls, model: PureModel, role: str, optimizer_fn: OptimizerLike, is_own: list[bool]) -> "_Part":
-        places = tuple(i for i, own in enumerate(is_own) if own)
-        return cls(role, as_optimizer(optimizer_fn, [model.trainable_names[i] for i in places]), places)
-
-    @property
-    def hyperparameters(self) -> dict[str, float]:
-        return {f"{self.role}_{name}": value for name, value in self.optimizer.hyperparameters.items()}
-
-    def weights(self, trainable: tuple) -> tuple:
-        return tuple(trainable[i] for i in self.places)
-
-    def initialize(self, trainable: tuple, sent: dict[str, tf.Tensor]) -> TensorStructure:
-        hparams = {name: sent[f"{self.role}_{name}"] for name in self.optimizer.hyperparameters}
-        return self.optimizer.set_hparams(self.optimizer.initialize(self.weights(trainable)), hparams)
-
-    def next(self, state: TensorStructure, trainable: tuple, gradients: list) -> tuple[TensorStructure, dict]:
-        """The optimizer's next state, and the moved weights by their places."""
-        dense = tuple(None if g is None else tf.convert_to_tensor(g) for g in gradients)
-        state, moved = self.optimizer.next(state, self.weights(trainable), dense)
-        return state, dict(zip(self.places, moved, strict=True))
-
-    def final_weights(self, state: TensorStructure, trainable: tuple) -> dict:
-        return dict(zip(self.places, self.optimizer.final_weights(state, self.weights(trainable)), strict=True))
-
-
-@attrs.frozen
-class _Carry:
-    weights: Any
-    optimizers: Any
-    metrics: Any
-
-
-def _in_order(*moved: dict) -> tuple:
-    """The weights of both models in the order of all."""
-    by_place = {place: weight for weights in moved for place, weight in weights.items()}
-    return tuple(by_place[place] for place in range(len(by_place)))
-
-
-def _build_steps(
-    model: PureModel, gan: GanModel, parts: tuple[_Part, _Part], weighting: Weighting, sent_type: Type
-) -> Computation:
-    """The computation `(<W,sent,B*> -> TrainingResult)`: a step of both optimizers for each batch."""
-    roles = model.weight_roles
-
-    def begin(initial: ModelWeights, sent: dict[str, tf.Tensor]) -> _Carry:
-        optimizers = tuple(part.initialize(initial.trainable, sent or {}) for part in parts)
-        return _Carry(initial, optimizers, model.initial_metrics())
-
-    def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
-        current = roles.replace(weights, carry.weights)
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch(current.trainable)
-            output, assigned, metrics = model.step(current, carry.metrics, batch, True)
-            losses = (gan.loss_of_generator(output.predictions), output.loss)
-        pairs = zip(parts, carry.optimizers, losses, strict=True)
-        moved = [
-            part.next(state, current.trainable, tape.gradient(loss, list(part.weights(current.trainable))))
-            for part, state, loss in pairs
-        ]
-        trainable = model.constrain(_in_order(*(weights for _, weights in moved)))
-        return _Carry(roles.changing(ModelWeights(trainable, assigned)), tuple(state for state, _ in moved), metrics)
-
-    def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:
-        pairs = zip(parts, carry.optimizers, strict=True)
-        final = _in_order(*(part.final_weights(state, carry.weights.trainable) for part, state in pairs))
-        update = roles.difference(attrs.evolve(carry.weights, trainable=final), initial)
-        return finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
-
-    return client_steps(model, begin, step, finish, sent=sent_type)
+def _share(model: PureModel, role: str, optimizer_fn: OptimizerLike, is_own: list[bool]) -> Share:
+    places = tuple(i for i, own in enumerate(is_own) if own)
+    return Share(role, as_optimizer(optimizer_fn, [model.trainable_names[i] for i in places]), places)

@@ -10,7 +10,7 @@ from fedcore.aggregators import AggregationFactory
 from fedcore.computation import tf_computation
 from fedcore.errors import InvalidValue
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.learning.algorithms.client_work import ClientWork, client_steps
+from fedcore.learning.algorithms.client_work import ClientWork, client_steps, initial_hyperparameters
 from fedcore.learning.algorithms.fed_avg import federated_averaging
 from fedcore.learning.models import ModelWeights, trace_model
 from fedcore.learning.models.gradients import dense_gradients_of
@@ -92,17 +92,19 @@ def build_fed_nova(
     client_learning_rate = real_number("client_learning_rate", client_learning_rate, above=0)
     momentum = kept_share("momentum", momentum)
     proximal_strength = real_number("proximal_strength", proximal_strength, at_least=0)
-    if client_learning_rate * proximal_strength >= 1:
-        raise InvalidValue(
-            "client_learning_rate * proximal_strength is below 1, not "
-            f"{client_learning_rate} * {proximal_strength}: a step would jump over the weights that were sent"
-        )
+
+    def check(name: str, rate: float) -> None:
+        if rate * proximal_strength >= 1:
+            raise InvalidValue(
+                f"{name} * proximal_strength is below 1, not {rate} * {proximal_strength}: a step would jump over the "
+                "weights that were sent"
+            )
+
+    check("client_learning_rate", client_learning_rate)
     model = trace_model(model_fn)
     roles = model.weight_roles
 
-    @tf_computation
-    def initialize() -> dict[str, tf.Tensor]:
-        return {"learning_rate": tf.constant(client_learning_rate, tf.float32)}
+    initialize = initial_hyperparameters({"learning_rate": client_learning_rate})
 
     def begin(initial: ModelWeights) -> _Carry:
         zeros = tuple(tf.zeros_like(w) for w in initial.trainable)
@@ -136,7 +138,7 @@ def build_fed_nova(
         change = tuple(tf.cast(joined.steps, d.dtype) * d for d in mean.trainable)
         return state, ModelWeights(change, mean.non_trainable)
 
-    return federated_averaging(
+    process = federated_averaging(
         model,
         ClientWork(train, initialize, conclude=conclude, hyperparameters=("learning_rate",)),
         server_optimizer_fn,
@@ -144,3 +146,5 @@ def build_fed_nova(
         model_aggregator=model_aggregator,
         metrics_aggregator=metrics_aggregator,
     )
+    process.hyperparameter_checks = {"client_work.learning_rate": check}
+    return process

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
 import tensorflow as tf
 
 from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory, as_weighted_aggregator
@@ -16,7 +15,7 @@ from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import sequence_reduce
 from fedcore.ir import Value
 from fedcore.ir.locations import describe
-from fedcore.learning.algorithms.client_work import ClientWork, client_steps
+from fedcore.learning.algorithms.client_work import ClientWork, Steps, client_steps, initial_hyperparameters
 from fedcore.learning.algorithms.fed_avg import federated_averaging
 from fedcore.learning.algorithms.fed_eval import build_evaluation_process, evaluation_work
 from fedcore.learning.models import ModelWeights, ReconstructionModel
@@ -33,13 +32,6 @@ from fedcore.templates import AggregationProcess, MeasuredProcess
 from fedcore.types import SequenceType, Type
 
 _RECONSTRUCTION = "reconstruction_"  # before the names of the reconstruction's hyperparameters in the state
-
-
-@attrs.frozen
-class _Carry:
-    weights: Any
-    optimizer: Any
-    metrics: Any
 
 
 def build_fed_recon(
@@ -108,9 +100,7 @@ def build_fed_recon(
         **{_RECONSTRUCTION + name: value for name, value in recon_optimizer.hyperparameters.items()},
     }
 
-    @tf_computation
-    def initialize() -> dict[str, tf.Tensor]:
-        return {name: tf.constant(value, tf.float32) for name, value in hyperparameters.items()}
+    initialize = initial_hyperparameters(hyperparameters)
 
     hparams_type = initialize.type_signature.result
     reconstruct = _build_reconstruction(model, recon_optimizer, hparams_type)
@@ -235,13 +225,13 @@ def _build_reconstruction(model: PartlyLocalModel, optimizer: Optimizer, hparams
         hparams_type: H; its fields `reconstruction_…` are the optimizer's hyperparameters.
     """
 
-    def begin(hparams: dict[str, tf.Tensor] | tuple[()]) -> _Carry:
+    def begin(hparams: dict[str, tf.Tensor] | tuple[()]) -> Steps:
         local = model.initial_local_weights()
         mine = {name: hparams[_RECONSTRUCTION + name] for name in optimizer.hyperparameters if hparams}
         state = optimizer.set_hparams(optimizer.initialize(local.trainable), mine)
-        return _Carry(local, state, _layer_states(model.initial_metrics()))
+        return Steps(local, _layer_states(model.initial_metrics()), state)
 
-    def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
+    def step(carry: Steps, batch: TensorStructure, weights: ModelWeights) -> Steps:
         whole = model.joined(weights, carry.weights)
         gradients, _, moved, metrics = gradients_of(
             model.whole, whole, model.initial_metrics() | dict(carry.metrics or {}), batch
@@ -249,9 +239,9 @@ def _build_reconstruction(model: PartlyLocalModel, optimizer: Optimizer, hparams
         mine = model.divided(ModelWeights(gradients, moved))[1]
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, mine.trainable)
         trained = ModelWeights(model.constrain_local(trainable), mine.non_trainable)
-        return _Carry(trained, state, _layer_states(metrics))
+        return Steps(trained, _layer_states(metrics), state)
 
-    def finish(carry: _Carry) -> ModelWeights:
+    def finish(carry: Steps) -> ModelWeights:
         return carry.weights
 
     @federated_computation(model.weights_type, hparams_type, SequenceType(model.batch_type))
@@ -275,20 +265,20 @@ def _build_training(
     local_type = tf_computation(lambda: model.initial_local_weights()).type_signature.result
     roles = model.weight_roles
 
-    def begin(initial: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()]) -> _Carry:
+    def begin(initial: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()]) -> Steps:
         mine = {name: hparams[name] for name in optimizer.hyperparameters if hparams}
         state = optimizer.set_hparams(optimizer.initialize(initial.trainable), mine)
-        return _Carry(initial, state, model.initial_metrics())
+        return Steps(initial, model.initial_metrics(), state)
 
-    def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights, local: ModelWeights) -> _Carry:
+    def step(carry: Steps, batch: TensorStructure, weights: ModelWeights, local: ModelWeights) -> Steps:
         whole = model.joined(roles.replace(weights, carry.weights), local)
         gradients, _, moved, metrics = gradients_of(model.whole, whole, carry.metrics, batch)
         mine = model.divided(ModelWeights(gradients, moved))[0]
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, mine.trainable)
         trained = ModelWeights(constrained(trainable, model.trainable_constraints), mine.non_trainable)
-        return _Carry(roles.changing(trained), state, metrics)
+        return Steps(roles.changing(trained), metrics, state)
 
-    def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:
+    def finish(initial: ModelWeights, carry: Steps) -> TrainingResult:
         weight, report = weight_and_report(model.whole, weighting, carry.metrics)
         return finite_or_nothing(roles.difference(carry.weights, initial), weight, report)
 

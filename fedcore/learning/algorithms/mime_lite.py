@@ -16,7 +16,7 @@ from fedcore.intrinsics import (
     federated_zip,
 )
 from fedcore.ir import Value
-from fedcore.learning.algorithms.client_work import client_steps
+from fedcore.learning.algorithms.client_work import Steps, client_steps
 from fedcore.learning.algorithms.distribution import distribute
 from fedcore.learning.algorithms.fed_avg import build_server_work
 from fedcore.learning.algorithms.fed_avg_with_schedule import check_has_rate
@@ -40,12 +40,6 @@ from fedcore.types import CLIENTS, FederatedType, SequenceType, Type
 
 
 @attrs.frozen
-class _Carry:
-    weights: Any
-    metrics: Any
-
-
-@attrs.frozen
 class _Result:
     """The change of a client, its weight and metrics, and the mean gradient of its examples at the first weights."""
 
@@ -58,16 +52,16 @@ def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting
     """The computation `(<W,S,B*> -> _Result)`: local steps whose statistics S stay as they are."""
     roles = model.weight_roles
 
-    def begin(initial: ModelWeights) -> _Carry:
-        return _Carry(initial, model.initial_metrics())
+    def begin(initial: ModelWeights) -> Steps:
+        return Steps(initial, model.initial_metrics())
 
-    def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights, state: TensorStructure) -> _Carry:
+    def step(carry: Steps, batch: TensorStructure, weights: ModelWeights, state: TensorStructure) -> Steps:
         current = roles.replace(weights, carry.weights)
         gradients, _, non_trainable, metrics = gradients_of(model, current, carry.metrics, batch)
         _, trainable = optimizer.next(state, carry.weights.trainable, gradients)
-        return _Carry(roles.changing(ModelWeights(model.constrain(trainable), non_trainable)), metrics)
+        return Steps(roles.changing(ModelWeights(model.constrain(trainable), non_trainable)), metrics)
 
-    def finish(initial: ModelWeights, carry: _Carry, second: TensorStructure) -> _Result:
+    def finish(initial: ModelWeights, carry: Steps, second: TensorStructure) -> _Result:
         finite = all_finite(second.gradients)
         examples = tf.cast(second.metrics["num_examples"][0], tf.float32)
         weight, report = weight_and_report(model, weighting, carry.metrics)

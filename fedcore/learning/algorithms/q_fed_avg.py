@@ -9,11 +9,10 @@ import tensorflow as tf
 from fedcore.aggregators import AggregationFactory
 from fedcore.computation import tf_computation
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.learning.algorithms.client_work import ClientWork, client_steps
+from fedcore.learning.algorithms.client_work import ClientWork, Steps, client_steps, descend, initial_hyperparameters
 from fedcore.learning.algorithms.fed_avg import federated_averaging
 from fedcore.learning.algorithms.fed_eval import build_loss
 from fedcore.learning.models import ModelWeights, trace_model
-from fedcore.learning.models.gradients import dense_gradients_of
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcess
@@ -24,12 +23,6 @@ from fedcore.templates import MeasuredProcess
 
 _SMALLEST_LOSS = 1e-10
 """Is added to a client's loss, whose power q - 1 is finite then; the authors' program does so too."""
-
-
-@attrs.frozen
-class _Carry:
-    weights: Any
-    metrics: Any
 
 
 @attrs.frozen
@@ -86,21 +79,15 @@ def build_q_fed_avg(
     model = trace_model(model_fn)
     roles = model.weight_roles
 
-    @tf_computation
-    def initialize() -> dict[str, tf.Tensor]:
-        return {"learning_rate": tf.constant(client_learning_rate, tf.float32)}
+    initialize = initial_hyperparameters({"learning_rate": client_learning_rate})
 
-    def begin(initial: ModelWeights) -> _Carry:
-        return _Carry(initial, model.initial_metrics())
+    def begin(initial: ModelWeights) -> Steps:
+        return Steps(initial, model.initial_metrics())
 
-    def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights, sent: dict) -> _Carry:
-        current = roles.replace(weights, carry.weights)
-        gradients, _, assigned, metrics = dense_gradients_of(model, current, carry.metrics, batch)
-        pairs = zip(current.trainable, gradients, strict=True)
-        moved = tuple(w - tf.cast(sent["learning_rate"], w.dtype) * g for w, g in pairs)
-        return _Carry(roles.changing(ModelWeights(model.constrain(moved), assigned)), metrics)
+    def step(carry: Steps, batch: TensorStructure, weights: ModelWeights, sent: dict) -> Steps:
+        return descend(model, carry, batch, weights, sent["learning_rate"])
 
-    def finish(initial: ModelWeights, carry: _Carry, sent: dict, second: tf.Tensor) -> TrainingResult:
+    def finish(initial: ModelWeights, carry: Steps, sent: dict, second: tf.Tensor) -> TrainingResult:
         loss = tf.where(second < 0, float("nan"), second + _SMALLEST_LOSS) if fairness else tf.constant(1.0)
         lipschitz, power = 1.0 / sent["learning_rate"], loss**fairness
         change = roles.difference(carry.weights, initial)

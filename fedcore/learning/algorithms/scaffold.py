@@ -16,12 +16,11 @@ from fedcore.intrinsics import (
     federated_zip,
 )
 from fedcore.ir import Value
-from fedcore.learning.algorithms.client_work import client_steps
+from fedcore.learning.algorithms.client_work import Steps, client_steps, descend
 from fedcore.learning.algorithms.fed_avg import ServerWork, build_server_work
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.frozen_weights import whole_weights
-from fedcore.learning.models.gradients import dense_gradients_of
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.templates.state import next_state, round_metrics
@@ -29,12 +28,6 @@ from fedcore.learning.templates.training_result import finite_or_nothing
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.scalars import real_number, whole_number
 from fedcore.types import CLIENTS, FederatedType, Type
-
-
-@attrs.frozen
-class _Carry:
-    weights: Any
-    metrics: Any
 
 
 @attrs.frozen
@@ -52,19 +45,18 @@ def _build_training(model: PureModel, weighting: Weighting, work_type: Any) -> C
     """The computation `(<W,S,C,B*> -> _Result)`: gradient descent whose gradients the controls correct."""
     roles = model.weight_roles
 
-    def begin(initial: ModelWeights) -> _Carry:
-        return _Carry(initial, model.initial_metrics())
+    def begin(initial: ModelWeights) -> Steps:
+        return Steps(initial, model.initial_metrics())
 
     def step(
-        carry: _Carry, batch: TensorStructure, weights: ModelWeights, work: dict, own: tuple[tf.Tensor, ...]
-    ) -> _Carry:
-        current = roles.replace(weights, carry.weights)
-        gradients, _, non_trainable, metrics = dense_gradients_of(model, current, carry.metrics, batch)
-        parts = zip(carry.weights.trainable, gradients, own, work["control"], strict=True)
-        trainable = tuple(w - tf.cast(work["learning_rate"], w.dtype) * (g - ci + c) for w, g, ci, c in parts)
-        return _Carry(roles.changing(ModelWeights(model.constrain(trainable), non_trainable)), metrics)
+        carry: Steps, batch: TensorStructure, weights: ModelWeights, work: dict, own: tuple[tf.Tensor, ...]
+    ) -> Steps:
+        def correct(gradients: tuple, current: ModelWeights) -> tuple:
+            return tuple(g - ci + c for g, ci, c in zip(gradients, own, work["control"], strict=True))
 
-    def finish(initial: ModelWeights, carry: _Carry, work: dict, own: tuple[tf.Tensor, ...]) -> _Result:
+        return descend(model, carry, batch, weights, work["learning_rate"], correct)
+
+    def finish(initial: ModelWeights, carry: Steps, work: dict, own: tuple[tf.Tensor, ...]) -> _Result:
         update = roles.difference(carry.weights, initial)
         result = finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
         steps = tf.cast(carry.metrics["num_batches"][0], tf.float32)

@@ -268,6 +268,11 @@ class _OnBase(HoldsVariables):
     ) -> tuple[BatchOutput, tuple, dict]:
         return self._model.step(weights, metrics, batch, training)
 
+    def forward(
+        self, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool
+    ) -> tuple[BatchOutput, ModelWeights, dict]:
+        return self._model.forward(weights, metrics, batch, training)
+
     def report_metrics(self, metrics: dict) -> dict:
         return self._model.report_metrics(metrics)
 

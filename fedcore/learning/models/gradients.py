@@ -39,35 +39,45 @@ def gradients_of(
         >>> [gradient.shape for gradient in gradients], float(output.loss)
         ([TensorShape([2, 1]), TensorShape([1])], 1.0)
     """
-    gradients, *others = _gradients_or_none(model, weights, metrics, batch, training, scale_loss)
-    if gradients and all(g is None for g in gradients):
+    return _with_one(_gradients(model.step, weights, metrics, batch, training, scale_loss))
+
+
+def gradients_and_weights(
+    model: PureModel, weights: ModelWeights, metrics: dict, batch: TensorStructure, scale_loss: Callable | None = None
+) -> tuple:
+    """Like `gradients_of` of a training step, with what `PureModel.forward` gives: all weights, before the step."""
+    return _with_one(_gradients(model.forward, weights, metrics, batch, True, scale_loss))
+
+
+def _with_one(result: tuple) -> tuple:
+    """The result, which has a gradient at least.
+
+    Raises:
+        TracingError: every gradient is None.
+    """
+    if result[0] and all(g is None for g in result[0]):
         raise TracingError("every gradient is None: the loss depends on none of the trainable weights of the model")
-    return gradients, *others
+    return result
 
 
-def _gradients_or_none(
-    model: PureModel,
-    weights: ModelWeights,
-    metrics: dict,
-    batch: TensorStructure,
-    training: bool,
-    scale_loss: Callable | None = None,
+def _gradients(
+    step: Callable, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool, scale: Callable | None
 ) -> tuple:
     with tf.GradientTape() as tape:
         tape.watch(weights.trainable)
-        output, non_trainable, new_metrics = model.step(weights, metrics, batch, training)
-        loss = output.loss if scale_loss is None else scale_loss(output.loss)
+        output, moved, new_metrics = step(weights, metrics, batch, training)
+        loss = output.loss if scale is None else scale(output.loss)
     gradients = tape.gradient(loss, weights.trainable)
     pairs = zip(gradients, weights.trainable, strict=True)
     tensors = tuple(None if g is None else _with_static_shape(tf.convert_to_tensor(g), w.shape) for g, w in pairs)
-    return tensors, output, non_trainable, new_metrics
+    return tensors, output, moved, new_metrics
 
 
 def dense_gradients_of(
     model: PureModel, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool = True
 ) -> tuple:
     """Like `gradients_of`, with zeros for a weight that the loss does not depend on."""
-    gradients, *others = _gradients_or_none(model, weights, metrics, batch, training)
+    gradients, *others = _gradients(model.step, weights, metrics, batch, training, None)
     return or_zeros(gradients, weights.trainable), *others
 
 

@@ -76,9 +76,14 @@ class HoldsVariables(PureModel):
     def forward_pass(self, batch_input: TensorStructure, training: bool = True) -> BatchOutput:
         """The loss, predictions and number of examples, an int32, of a batch; counts it in the local variables."""
         counts = tf.nest.map_structure(tf.convert_to_tensor, self._counts)
-        output, moved, new_counts = self.step(self._weights_now(), counts, batch_input, training)
+        weights = self._weights_now()
+        output, moved, new_counts = self.forward(weights, counts, batch_input, training)
         if training:
-            _assign(self.non_trainable_variables, moved)
+            trainable = zip(self.trainable_variables, weights.trainable, moved.trainable, strict=True)
+            for variable, value, assigned in trainable:
+                if assigned is not value:
+                    variable.assign(assigned)
+            _assign(self.non_trainable_variables, moved.non_trainable)
         _assign(self._counts, new_counts)
         return output.with_narrow_count()
 

@@ -90,7 +90,9 @@ def from_keras_model(
     to batch and epoch to epoch of a client, in training and in evaluation, and start in each of both and in every round
     from the value that the model has here; none is sent. So do the states of stateful recurrent layers, from zeros;
     their batches have the model's fixed number of examples. Floats that a layer assigns in evaluation go from batch to
-    batch there, from the weights that are evaluated.
+    batch there, from the weights that are evaluated. A trainable weight that a layer assigns while it trains
+    (SpectralNormalization) has the assigned value in the step of the optimizer, as in `fit`; algorithms that do not
+    carry it refuse the model.
 
     A `SeedGenerator`, of a layer, a loss or a metric, and a draw of `keras.random` without a seed give other numbers in
     each batch, client and round, in training and in evaluation, the same for the same seed of the call. A seed that is
@@ -207,6 +209,7 @@ class _KerasModel(HoldsVariables):
         self.compiled = compile_model(model, labels_and_weights, self.batch_type, predictions, arguments, sample)
         self.metrics = self.compiled.metrics
         self._assigned = self._check_step(training=True)
+        self.assigned_trainable = [v.path for v in model.trainable_variables if id(v) in self._assigned]
         self._assigned_in_evaluation: set[int] = set()
         if private_api.variables_of_own_layers(model):
             self._assigned_in_evaluation = self._check_step(training=False)
@@ -368,6 +371,19 @@ class _KerasModel(HoldsVariables):
     def step(
         self, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool
     ) -> tuple[BatchOutput, tuple, dict]:
+        if training and self.assigned_trainable:
+            raise TracingError(
+                f"a layer of {self.keras_model.name} assigns the weight {self.assigned_trainable[0]} while it trains; "
+                "federated averaging and its kin and FedGAN carry that from step to step, but not what is built here. "
+                "Give the weight a constraint instead, which is applied after each step: "
+                "kernel_constraint=lambda w: w / keras.ops.norm(w, ord=2) in place of SpectralNormalization"
+            )
+        output, moved, new_metrics = self.forward(weights, metrics, batch, training)
+        return output, moved.non_trainable, new_metrics
+
+    def forward(
+        self, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool
+    ) -> tuple[BatchOutput, ModelWeights, dict]:
         x, *labels_and_weights = self._fit(self.parts(batch))
         own = metrics["own"] or {}
         states = self._states_before(weights, metrics, training)
@@ -376,7 +392,8 @@ class _KerasModel(HoldsVariables):
             predictions = self._call(x, training=training)
             loss, _ = self._score(x, labels_and_weights, predictions, training)
         examples = tf.shape(tf.nest.flatten(x)[0], out_type=tf.int64)[0]
-        non_trainable = tuple(map(scope.get_current_value, self.non_trainable))
+        groups = (self.trainable, self.non_trainable)
+        moved = ModelWeights(*(tuple(map(scope.get_current_value, group)) for group in groups))
         new_states = tuple(scope.get_current_value(v) for v, _ in states)
         others = metrics["layer_states"][len(new_states) :]
         new_metrics = {
@@ -385,7 +402,7 @@ class _KerasModel(HoldsVariables):
             # Keras reports the mean of a loss that is not reduced, and moves weights by the gradient of its sum.
             **count_batch(metrics, BatchOutput(tf.reduce_mean(loss), None, examples)),
         }
-        return BatchOutput(tf.reduce_sum(loss), predictions, examples), non_trainable, new_metrics
+        return BatchOutput(tf.reduce_sum(loss), predictions, examples), moved, new_metrics
 
     def _score(
         self,

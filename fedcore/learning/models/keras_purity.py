@@ -29,7 +29,7 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
         metrics: the variables of metrics.
     Raises:
         TracingError: a layer calls Python, looks up in a table that may change, keeps a variable unknown to Keras, or
-            assigns a weight that gradients move, or reads it inside a function with a gradient of its own.
+            reads a trainable weight inside a function with a gradient of its own.
     """
     graph = _trace(step, batch)
     for op in graph.get_operations():
@@ -43,15 +43,6 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
     trained = {id(v.value.handle): v.path for v in model.trainable_variables}
     _check_own_gradients(model, graph, trained)
     for outer, inner in graph.captures:
-        assigning = [op for op in inner.consumers() if op.type.startswith("Assign")]
-        if id(outer) in trained and assigning:
-            raise TracingError(
-                f"{_layer_of(model, assigning[0])} assigns the weight {trained[id(outer)]} while it trains, which "
-                "gradients move too; a pure function has no place for both. Use the new value in the layer's call "
-                "without assigning it, make the weight with trainable=False, or give it a constraint, which is applied "
-                "after each step: kernel_constraint=lambda w: w / keras.ops.norm(w, ord=2) in place of "
-                "SpectralNormalization"
-            )
         if outer.dtype != tf.resource or id(outer) in handles:
             continue
         layer = _layer_of(model, inner.consumers()[0])

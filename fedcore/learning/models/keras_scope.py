@@ -14,7 +14,8 @@ class StepScope(keras.StatelessScope):
     """A stateless scope of one step.
 
     Guarantees:
-      - Assigned values are constants to gradients, as those of a `tf.Variable` are.
+      - Assigned values are constants to gradients, as those of a `tf.Variable` are. Decision 0284. The gradient by a
+        trainable variable is the sum of those by the values that it has, as by a `tf.Variable`.
       - Tapes of the user watch the trainable variables that are read, and functions of layers are traced anew.
         Decision 0293.
       - A `SeedGenerator` to whose state the scope has no value draws numbers that differ by call, client and step,
@@ -37,7 +38,11 @@ class StepScope(keras.StatelessScope):
 
     def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
         variable, value = update
-        super().add_update((variable, tf.stop_gradient(value)))
+        value = tf.stop_gradient(value)
+        if variable.trainable:
+            first = tf.convert_to_tensor(super().get_current_value(variable))
+            value += first - tf.stop_gradient(first)  # adds zeros, and hands the gradient on
+        super().add_update((variable, value))
 
     def get_current_value(self, variable: keras.Variable) -> Any:
         if variable.trainable:

@@ -117,6 +117,17 @@ class PureModel(abc.ABC):
         The loss has a gradient by the trainable weights.
         """
 
+    def forward(
+        self, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool
+    ) -> tuple[BatchOutput, ModelWeights, dict]:
+        """Like `step`, with all weights as the forward pass leaves them: layers may assign trainable ones too.
+
+        The gradients by `weights.trainable` are those at the assigned values, as in Keras' `fit`: a caller takes its
+        step from there.
+        """
+        output, non_trainable, metrics = self.step(weights, metrics, batch, training)
+        return output, ModelWeights(weights.trainable, non_trainable), metrics
+
     @abc.abstractmethod
     def predict_on_batch(self, weights: ModelWeights, x: TensorStructure, training: bool = False) -> TensorStructure:
         """The predictions for the inputs of a batch."""

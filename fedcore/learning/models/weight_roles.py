@@ -96,7 +96,7 @@ def trace_roles(model: "PureModel", names: Sequence[str] = ()) -> WeightRoles:
 
     @tf_computation(weights, metrics, model.batch_type)
     def step(weights: ModelWeights, metrics: dict, batch: TensorStructure) -> tuple:
-        return model.step(weights, metrics, batch, training=True)[1]
+        return model.forward(weights, metrics, batch, training=True)[1].non_trainable
 
     returned, held = step.type_signature.result, weights["non_trainable"]
     if not fits(returned, held):

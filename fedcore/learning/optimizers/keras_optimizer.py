@@ -1,6 +1,7 @@
 """Keras optimizers as functional ones: Keras' own classes by their attributes. See decisions 0255 and 0290."""
 
 import inspect
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -19,6 +20,7 @@ from fedcore.learning.optimizers.optimizer import Clipped, Decayed, Optimizer
 from fedcore.learning.optimizers.rmsprop import build_rmsprop
 from fedcore.learning.optimizers.scheduled_optimizer import ScheduledOptimizer
 from fedcore.learning.optimizers.sgdm import build_sgdm
+from fedcore.learning.optimizers.split_optimizer import Share, SplitOptimizer
 
 OptimizerLike: TypeAlias = (
     Optimizer | keras.optimizers.Optimizer | Callable[[], Optimizer | keras.optimizers.Optimizer] | str | Mapping
@@ -42,6 +44,8 @@ _RULES: dict[type, Callable[[float, Any], Optimizer]] = {
     ),
 }
 
+_MULTI_OPTIMIZER = getattr(keras.optimizers, "MultiOptimizer", ())  # since Keras 3.15
+
 _BY_KERAS = ("use_ema", "gradient_accumulation_steps", "loss_scale_factor")
 """Options of which Keras' own methods take the steps."""
 
@@ -64,6 +68,9 @@ def as_optimizer(
     methods that Keras' `fit` calls, on variables that have the names and paths of the model's. A client's optimizer
     starts anew in each round, with its accumulated gradients and averages, and the scale of a LossScaleOptimizer. A
     client's training ends with the averages as its weights, as Keras' `fit` does.
+
+    Of a `keras.optimizers.MultiOptimizer` each optimizer takes the steps of its weights; numbered in the order of the
+    weights, their hyperparameters are `optimizer_1_learning_rate` and so on.
 
     An optimizer of one's own keeps all that steps change in Keras variables, which `build` or `__init__` makes. These
     start from the values that they have, or that weights have. A `SeedGenerator` draws other numbers in each client,
@@ -127,8 +134,8 @@ def _as_optimizer(given: OptimizerLike, names: Sequence[str]) -> Optimizer:
     if isinstance(given, list | tuple | Mapping):
         raise FedcoreError(
             f"{brief(given)} is no optimizer: one takes the steps of all weights\n"
-            "  fix: for rates by layer, a subclass of a Keras optimizer with update_step(gradient, variable,\n"
-            "  learning_rate), where variable.name has the layer's name"
+            "  fix: keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.1),\n"
+            '  {".*base.*": keras.optimizers.Adam(0.001)})), by the paths of variables\n'
         )
     raise FedcoreError(f"{brief(given)} is no optimizer: give one of fc.learning.optimizers or a Keras 3 one")
 
@@ -173,6 +180,8 @@ def _from_keras(keras_optimizer: keras.optimizers.Optimizer, names: Sequence[str
             )
         inner = _from_keras(keras_optimizer.inner_optimizer, names)
         return LossScaled(inner, keras_optimizer.initial_scale, keras_optimizer.dynamic_growth_steps)
+    if isinstance(keras_optimizer, _MULTI_OPTIMIZER):
+        return _split(keras_optimizer, names)
     schedule = private_api.learning_rate(keras_optimizer)
     scheduled = isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule)
     is_function = callable(schedule) and not scheduled and not isinstance(schedule, keras.Variable)
@@ -195,6 +204,36 @@ def _from_keras(keras_optimizer: keras.optimizers.Optimizer, names: Sequence[str
     if clip is not None:
         optimizer = Clipped(optimizer, clip)
     return ScheduledOptimizer(optimizer, schedule) if scheduled else optimizer
+
+
+def _split(multi: Any, names: Sequence[str]) -> Optimizer:
+    """The optimizers of a `MultiOptimizer`, of which each takes the steps of the weights that it is chosen for."""
+    if not private_api_keras.is_as_defined_by_keras(multi):
+        raise FedcoreError(
+            f"{type(multi).__name__} is a MultiOptimizer with methods of its own, which are not called\n"
+            "  fix: put your methods into the optimizers that it chooses from"
+        )
+    if not names:
+        raise FedcoreError("MultiOptimizer chooses by names of weights, but the weights of this model have no names")
+    choose = private_api_keras.optimizer_choice(multi)
+    chosen: dict[int, tuple[keras.optimizers.Optimizer, list[int]]] = {}
+    for place, path in enumerate(names):
+        try:
+            optimizer = choose(types.SimpleNamespace(path=path, name=path.rpartition("/")[2]))
+        except AttributeError as error:
+            raise FedcoreError(
+                f"the function of MultiOptimizer reads more of a variable than its path and name: {error}"
+            ) from error
+        if not isinstance(optimizer, keras.optimizers.Optimizer):
+            raise FedcoreError(f"MultiOptimizer chooses {brief(optimizer)} for {path}, which is no Keras optimizer")
+        optimizer.loss_scale_factor = multi.loss_scale_factor  # as Keras does
+        chosen.setdefault(id(optimizer), (optimizer, []))[1].append(place)
+    return SplitOptimizer(
+        [
+            Share(f"optimizer_{number}", _from_keras(optimizer, [names[place] for place in places]), tuple(places))
+            for number, (optimizer, places) in enumerate(chosen.values(), 1)
+        ]
+    )
 
 
 def _clipping(given: keras.optimizers.Optimizer) -> Callable[[tuple], tuple] | None:

@@ -9,7 +9,7 @@ import numpy as np
 from fedcore.data import Cohort
 from fedcore.errors import NotFound, TypeMismatch, brief
 from fedcore.learning.process import LearningProcess
-from fedcore.learning.programs.cohorts import as_client_data
+from fedcore.learning.programs.cohorts import as_client_data, check_type
 from fedcore.learning.programs.history import is_number, plain_metrics
 from fedcore.learning.programs.monitor import Monitor
 from fedcore.program.optional_packages import optional_package
@@ -104,6 +104,7 @@ def evaluate_clients(evaluation: LearningProcess, weights: Any, data: Any) -> Cl
         ['a']
     """
     data = as_client_data("data", data)
+    check_type("data", data, "evaluation", evaluation)
     state = evaluation.set_model_weights(evaluation.initialize(), weights)
     ids = list(data.client_ids)
     output = evaluation.next(state, Cohort(len(ids), lambda i: data.create_tf_dataset_for_client(ids[i]), ids))

@@ -6,12 +6,15 @@ from typing import Any
 import tensorflow as tf
 
 from fedcore.data import Cohort, OpenedElsewhere
+from fedcore.data.dataset_mistakes import no_fit_of_clients
 from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.learning.process import LearningProcess
 from fedcore.program import FederatedDataSource
 from fedcore.scalars import whole_number
 from fedcore.seeds import fold_in
 from fedcore.simulation import Sampler, build_uniform_sampling_fn
 from fedcore.simulation.datasets import from_clients
+from fedcore.types import SequenceType, member_of, to_type
 
 
 class ClientDataCohorts:
@@ -166,6 +169,26 @@ def as_client_data(name: str, data: Any) -> Any:
     raise TypeMismatch(
         f"{name} is a fc.simulation.datasets.ClientData or a FederatedDataSource, not {brief(data)}; {_fix(name, data)}"
     )
+
+
+def check_type(name: str, data: Any, taker: str, process: LearningProcess) -> None:
+    """Checks that the first client's data fit the process, before anything runs.
+
+    Args:
+        name, taker: of the arguments, for messages.
+    Raises:
+        TypeMismatch: they do not.
+    """
+    want = member_of(process.next.module.main.parameters[1].type)
+    try:
+        structure = getattr(data, "element_type_structure", None) if getattr(data, "client_ids", ()) else None
+    except Exception:  # of the user's functions: the round reads again, and names the client
+        return
+    if structure is None or not isinstance(want, SequenceType):
+        return
+    error = no_fit_of_clients(to_type(structure), want, name, taker)
+    if error is not None:
+        raise error
 
 
 def _fix(name: str, data: Any) -> str:

@@ -22,7 +22,10 @@ class EarlyStopping(Callback):
         patience: number of rounds (or evaluations) without a better value that are waited.
         mode: `min`, `max` or `auto`; `auto` is `max` for accuracies, AUC, precision and recall.
         baseline: a value that the metric has to beat. Default: none.
-        restore_best_weights: whether the final state has the weights of the best round.
+        restore_best_weights: whether the final state has the weights of the best round, whether or not the training
+            was ended before, as in Keras. Checkpoints have those of their rounds, from which more rounds go on as in an
+            unbroken run, and the best beside them: the same call again returns the best. `ModelCheckpoint` with
+            `save_best_only` writes them to a file.
         start_from_round: rounds before this one are not looked at.
     Raises:
         NotFound: the rounds have no such metric. Where none is evaluated, one of the evaluation costs a warning at the

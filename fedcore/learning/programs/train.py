@@ -20,7 +20,7 @@ from fedcore.learning.client_state_process import ClientStateProcess
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.client_memory import ClientMemory
-from fedcore.learning.programs.cohorts import as_client_data, cohorts_of, evaluation_client_data
+from fedcore.learning.programs.cohorts import as_client_data, check_type, cohorts_of, evaluation_client_data
 from fedcore.learning.programs.history import History, plain_metrics
 from fedcore.learning.programs.keras_callbacks import with_keras_callbacks
 from fedcore.learning.programs.progress_bar import ProgressBar
@@ -171,7 +171,8 @@ def train(
     Returns:
         A `History`: a row for each round, the final state, and the states of clients, by client id.
     Raises:
-        TypeMismatch: an argument is of the wrong kind, or one of Keras' `fit`.
+        TypeMismatch: an argument is of the wrong kind, or one of Keras' `fit`; the first client's data do not fit the
+            model, which is found before anything runs or is written.
         InvalidValue: the clients are fewer than a round has; results with noise may be refused; the directory is in
             use, or has checkpoints of another seed or of another process; all its checkpoints are damaged (of some the
             newest that is whole is used, with a warning).
@@ -188,6 +189,7 @@ def train(
     """
     _check(process, callbacks, release_managers)
     data = as_client_data("data", data)
+    check_type("data", data, "process", process)
     _check_client_states(process, data, client_states)
     if clock is not None:
         _check_clock(clock, process, data, sampler)
@@ -272,6 +274,11 @@ def _check_evaluation(evaluation: Any, data: Any) -> None:
         raise TypeMismatch("evaluation and evaluation_data are given together: the process and its clients")
     if isinstance(data, FederatedDataSource):
         raise TypeMismatch("evaluation_data is a fc.simulation.datasets.ClientData, not a FederatedDataSource")
+    if evaluation is None:
+        return
+    if not isinstance(evaluation, LearningProcess):
+        raise TypeMismatch(f"evaluation is a process, as of build_fed_eval(model_fn), not {brief(evaluation)}")
+    check_type("evaluation_data", evaluation_client_data(data), "evaluation", evaluation)
 
 
 def _check(process: Any, callbacks: Sequence[Any], release_managers: Sequence[Any]) -> None:

@@ -2,7 +2,8 @@
 
 A computation that is made in a loop is compiled in each turn if its program differs: a number that it closes over is a
 constant of the program. A program is that of a function of the line, since one line builds a process of several. One
-without parameters, such as `initialize`, is not run in rounds.
+without parameters, such as `initialize`, is not run in rounds. One that is called again before the next is compiled is
+not made for a round: a comparison of several aggregators trains with each.
 """
 
 import re
@@ -33,12 +34,13 @@ class Compilation:
 
     Args:
         line: of the function that was compiled, as `train.py:34`.
-        number: how many programs of the line this process has compiled, this one included.
+        number: how many programs of the line were compiled in a row, this one included, of which all before were called
+            once.
         seconds: that this one took.
         reason: the part of the program that differs from the line's program before: "dtype", "shape", "type" (of its
             parameters or its result), "Python value", "closure" (a constant in a TensorFlow graph), "operations" or
             "settings" (the pipeline, a pass that was declared); empty for the first.
-        total_seconds: that all of them took.
+        total_seconds: that these took.
     """
 
     line: str
@@ -65,9 +67,13 @@ def is_wasteful(compilation: Compilation, module: Module) -> bool:
     return compilation.number >= MANY and compilation.reason != "settings" and bool(module.main.parameters)
 
 
-@attrs.frozen
+_Program = tuple[Line, str]
+"""A line, and the name of a function of it."""
+
+
+@attrs.define
 class _Parts:
-    """The parts of a program that tell why it is compiled again, with the times of the line so far."""
+    """The parts of a program that tell why it is compiled again, with the times of the line so far and its calls."""
 
     type: Type
     values: tuple
@@ -75,25 +81,35 @@ class _Parts:
     graphs: tuple[str, ...]
     number: int
     total_seconds: float
+    calls: int = 1
 
 
 class CompilationLog:
     """The newest compilation of each line. Any thread may add one."""
 
     def __init__(self) -> None:
-        self._lines: LruEntries[tuple[Line, str], _Parts] = LruEntries(_MAX_LINES)
+        self._lines: LruEntries[_Program, _Parts] = LruEntries(_MAX_LINES)
         self._lock = threading.Lock()
-        self._has_warned: set[tuple[Line, str]] = set()
+        self._has_warned: set[_Program] = set()
+
+    def call(self, module: Module) -> None:
+        """Notes a call of a program that was compiled before."""
+        program = _program_of(module)
+        with self._lock:
+            newest = None if program is None else self._lines.find(program, None)
+            if newest is not None:
+                newest.calls += 1
 
     def add(self, module: Module, seconds: float) -> Compilation | None:
         """Notes a compilation; None for a module without a line. A line's `MANY`-th that is costly gives a warning."""
-        at = module.main.location
-        if at is None:
+        at, program = module.main.location, _program_of(module)
+        if at is None or program is None:
             return None
-        program = (at.path or at.file, at.line), module.main.name
         with self._lock:
             earlier = self._lines.find(program, None)
-            number, total = (1, seconds) if earlier is None else (earlier.number + 1, earlier.total_seconds + seconds)
+            number, total = 1, seconds
+            if earlier is not None and earlier.calls == 1:
+                number, total = earlier.number + 1, earlier.total_seconds + seconds
             parts = _parts(module, number, total)
             self._lines.put(program, parts)
             reason = "" if earlier is None else _difference(earlier, parts)
@@ -104,6 +120,11 @@ class CompilationLog:
         if is_told:
             warn_or_log(str(compilation))
         return compilation
+
+
+def _program_of(module: Module) -> _Program | None:
+    at = module.main.location
+    return None if at is None else ((at.path or at.file, at.line), module.main.name)
 
 
 def _parts(module: Module, number: int, total_seconds: float) -> _Parts:

@@ -1,5 +1,8 @@
 """Metrics of each client: quantiles at the server, and the worst clients, by their ids, at the caller."""
 
+import re
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -131,3 +134,25 @@ def test_mistakes_are_named(data, found):
         found.worst("accuracy")
     with pytest.raises(InvalidValue, match="quantiles are between 0 and 1"):
         build(per_client=[2.0])
+
+
+def test_personal_models_are_evaluated_as_the_docs_say(data):
+    def model_fn():
+        frozen = keras.layers.Dense(2, trainable=False, kernel_initializer="identity")
+        net = keras.Sequential([keras.Input((2,)), frozen, keras.layers.Dense(1)])
+        return fc.learning.from_keras_model(net, "mse", client(1).element_spec)
+
+    page = (Path(__file__).parents[3] / "docs/training.md").read_text()
+    (block,) = re.findall(r"```python\n(rows = \{\}\n.*?)```", page, re.DOTALL)
+    process = fc.learning.algorithms.build_ditto(model_fn, 0.0, keras.optimizers.SGD(0.1))
+    history = programs.train(process, data, 2, clients_per_round=4, seed=1)
+    clients = fc.learning.algorithms.build_fed_eval(model_fn, per_client=[])
+    names = {"fc": fc, "history": history, "test": data, "clients": clients}
+    exec(block, names)
+    found = names["found"]
+    assert set(found.rows) == set(history.client_states)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    for client_id, personal in history.client_states.items():
+        model.set_weights(personal.trainable)
+        errors = [(np.asarray(model(x)) - y) ** 2 for x, y in data.create_tf_dataset_for_client(client_id)]
+        assert found.rows[client_id]["loss"] == pytest.approx(np.concatenate(errors or [[0.0]]).mean(), rel=1e-4)
