@@ -147,6 +147,7 @@ class Simulation:
         self.events = Events()
         self.processes = {member.number: Process() for member in members}
         self.computed = dict.fromkeys(self.processes, 0.0)
+        self.requests = dict.fromkeys(self.processes, 0)  # not answered yet
         self._pieces = pieces
         self._client = client
         self._rng = np.random.default_rng(0)
@@ -166,6 +167,7 @@ class Simulation:
             if start < slices:
                 length = lengths.length(start, start)
                 start, outstanding = start + length, outstanding + 1
+                self.requests[part.lead.number] += 1
                 sent = lead.work(second, self._pieces.request + self._client * CALL * length)
                 self.events.at(sent, lambda now: self.compute(part, length, now, answered(part)))
             elif not outstanding:
@@ -175,11 +177,12 @@ class Simulation:
             def answer(second: float) -> None:
                 nonlocal outstanding
                 outstanding -= 1
+                self.requests[part.lead.number] -= 1
                 send(part, second)
 
             return answer
 
-        for part in team.parts:
+        for part in sorted(team.parts, key=lambda part: self.requests[part.lead.number]):
             if start < slices:
                 send(part, second)
 

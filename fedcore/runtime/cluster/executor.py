@@ -39,6 +39,9 @@ from fedcore.runtime.stopping import Stop
 REQUEST_S = 0.003
 """About the driver's CPU seconds for a request and its answer, see `benchmarks.cluster_simulation`."""
 
+INLINE_BYTES = 4096
+"""The most bytes of a stage that travel in each of its requests. An object of the store costs the driver 1 ms."""
+
 MAX_TIMES = 256
 """Number of stages whose slices' seconds are known."""
 
@@ -161,8 +164,10 @@ class RayClientsExecutor:
         plan = self._put(self._plans, work.digest, lambda: to_bytes(work.module))
         parcel = pack(work, names_arrays=True)
         bundles = self._broadcasts.bundles((work.digest, work.stage), parcel.arrays)
-        reference = ray.put(parcel.without(parcel.names))
-        self._sent[id(work)] = Sent(uuid.uuid4().hex, work.digest, plan, reference, bundles, sources, size)
+        stage: Any = parcel.without(parcel.names)
+        if len(stage.data) > INLINE_BYTES or stage.buffers:
+            stage = ray.put(stage)
+        self._sent[id(work)] = Sent(uuid.uuid4().hex, work.digest, plan, stage, bundles, sources, size)
         try:
             yield
         finally:

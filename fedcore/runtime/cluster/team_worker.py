@@ -68,7 +68,8 @@ class TeamWorker(Worker):
         team: Team,
         report: Report,
     ) -> SliceResult:
-        parts, ended = team.parts, threading.Event()
+        ended = threading.Event()
+        parts = sorted(team.parts, key=lambda part: part.lead.requests)  # a short run has none for some
         ends: list[MemberEnded] = []
 
         def runs() -> Iterator[ClientSlice]:

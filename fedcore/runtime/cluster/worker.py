@@ -223,7 +223,9 @@ class Worker:
         with self._caches:
             work = self._works.find(sent.key, None)
             if work is None:
-                (parcel,) = self._get([sent.work])
+                parcel = sent.work
+                if not isinstance(parcel, Parcel):
+                    (parcel,) = self._get([parcel])
                 tensors = self._broadcast_tensors(sent, parcel)
                 work = unpack(parcel, plan=lambda digest: self._plan(digest, sent), tensor=tensors.__getitem__)
                 on_device = tf.nest.map_structure(
