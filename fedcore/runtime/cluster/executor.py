@@ -40,7 +40,7 @@ REQUEST_S = 0.003
 """About the driver's CPU seconds for a request and its answer, see `benchmarks.cluster_simulation`."""
 
 INLINE_BYTES = 4096
-"""The most bytes of a stage that travel in each of its requests. An object of the store costs the driver 1 ms."""
+"""The most bytes of a stage that travel in each of its requests; decision 0340."""
 
 MAX_TIMES = 256
 """Number of stages whose slices' seconds are known."""
