@@ -4,7 +4,6 @@ Decision 0339.
 """
 
 import functools
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -68,13 +67,12 @@ class TeamWorker(Worker):
         team: Team,
         report: Report,
     ) -> SliceResult:
-        ended = threading.Event()
         parts = sorted(team.parts, key=lambda part: part.lead.requests)  # a short run has none for some
         ends: list[MemberEnded] = []
 
         def runs() -> Iterator[ClientSlice]:
             for run in self._cut(clients, sent.size, team):
-                if ended.is_set():
+                if ends:
                     return
                 yield run
 
@@ -86,7 +84,6 @@ class TeamWorker(Worker):
                     result, _ = ask_for_run(parts[number], work.stage, sent, run, parcel, client_ids, report, stop)
                 except MemberEnded as error:  # the other runs go on, since the stage does
                     ends.append(error)
-                    ended.set()
                     return
             height = (run.places // sent.size - 1).bit_length()
             results.add(result, ((run.first - clients.first) // sent.size) >> height, height)
