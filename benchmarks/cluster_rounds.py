@@ -95,29 +95,29 @@ def measure(clients: int, workers: int, rounds: int, *, in_runs: bool = True) ->
     from fedcore.runtime.clients.merge_tree import MergeTree
     from fedcore.runtime.clients.run_lengths import RunLengths
     from fedcore.runtime.clients.slice_reader import SliceReader
-    from fedcore.runtime.cluster import executor
+    from fedcore.runtime.cluster import executor, teams
     from fedcore.runtime.cluster.broadcasts import Broadcasts
     from fedcore.runtime.plan_executor import PlanExecutor
 
     runtime = fc.runtime.ray(num_workers=workers, cpus_per_worker=0.5)
     sizes: list[int] = []
     results: list[dict] = []
-    ask, lengths = executor._ask, executor._Runs.lengths
+    ask, lengths = teams._ask, executor._Runs.lengths
 
     def asked(*given):
         answer = ask(*given)
         sizes.append(len(answer.result.data) + sum(buffer.nbytes for buffer in answer.result.buffers))
         return answer
 
-    executor._ask = asked
+    teams._ask = asked
     if not in_runs:
         executor._Runs.lengths = lambda runs, work, slices, longest: RunLengths(None, 1)
     pieces = [
         (ClientSource, "__next__", "cutting runs"),
         (SliceReader, "read", "clients of runs"),
         (executor.RayClientsExecutor, "parcel", "packing"),
-        (executor, "_ask", "asking"),
-        (executor, "unpacked", "unpacking partials"),
+        (teams, "_ask", "asking"),
+        (teams, "unpack", "unpacking partials"),
         (MergeTree, "add", "merging"),
         (MergeTree, "result", "merging"),
         (Broadcasts, "bundles", "broadcasts"),
@@ -143,7 +143,7 @@ def measure(clients: int, workers: int, rounds: int, *, in_runs: bool = True) ->
                 results.append({**figures, **{f"{piece}, s": seconds for piece, seconds in spent.items()}})
     finally:
         runtime.close()
-        executor._ask, executor._Runs.lengths = ask, lengths
+        teams._ask, executor._Runs.lengths = ask, lengths
     return {name: round(statistics.median(r[name] for r in results), 4) for name in results[0]}
 
 

@@ -374,13 +374,13 @@ class SliceResult:
         sent_bits: client index -> sizes in bits of the values that the client sends and whose types leave the size
             open, int64 [n].
         place: name of the place that computed the slice, if the executor has several; it replaces the executor's name
-            in reports.
+            in reports. None if the report has the places already.
     """
 
     partial: object
     kept: Mapping[int, object] = _NOTHING
     sent_bits: Mapping[int, np.ndarray] = _NOTHING
-    place: str = attrs.field(default="", repr=False)
+    place: str | None = attrs.field(default="", repr=False)
 
     def __reduce__(self) -> tuple:
         return SliceResult, (self.partial, dict(self.kept), dict(self.sent_bits), self.place)

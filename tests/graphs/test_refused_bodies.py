@@ -144,3 +144,11 @@ def test_a_print_shows_in_every_call(runtime, capfd):
         shown(4)
         shown(5)
     assert capfd.readouterr().err.split("\n")[:3] == ["seen 4", "seen 4", "seen 5"]
+
+
+def test_a_constant_of_2_gib_is_refused_with_a_fix():
+    huge = np.broadcast_to(np.float32(1), (2**29,))  # takes no memory
+    with pytest.raises(TracingError) as error:
+        fc.tf_computation("float32")(lambda x: x + tf.reduce_sum(huge))
+    assert "has a constant of 2 GiB or more" in str(error.value)
+    assert "fix: give the array as an argument" in str(error.value)

@@ -7,9 +7,10 @@ import types
 import numpy as np
 import tensorflow as tf
 
+from fedcore.runtime.client_work import ClientSlice
 from fedcore.runtime.cluster.broadcasts import MAX_STAGES, Broadcasts
 from fedcore.runtime.cluster.messages import Bundle
-from fedcore.runtime.cluster.shipping import pack, unpack
+from fedcore.runtime.cluster.shipping import pack, pack_clients, unpack
 from fedcore.runtime.cluster.worker import Worker
 
 BASE, HEAD, OTHER = ({name: np.zeros(1, np.float32)} for name in ("base", "head", "other"))
@@ -93,3 +94,19 @@ def test_a_worker_fetches_tensors_that_no_stage_of_its_has():
     gc.collect()
     worker._broadcast_tensors(sent, base)
     assert fetched == [0, 1, 0]
+
+
+def test_ids_travel_in_the_pickle_and_arrays_by_digest():
+    ids = ClientSlice(8, 4, (("a",), (3,), None))
+    assert not pack_clients(ids).names
+    assert unpack(pack_clients(ids)) == ids
+    arrays = pack_clients(ClientSlice(0, 2, ((np.arange(500.0),), ("a",))))
+    assert len(arrays.names) == 1
+
+
+def test_slices_without_clients_keep_their_place_in_the_tree():
+    worker = Worker(lambda references: references, 1, None, False, None, None, 1, False, 10_000, pickle.loads)
+    run = ClientSlice(16, 16, tuple(None if 4 <= i < 8 else (i,) for i in range(11)))
+    slices = worker._slices(run, block=4, size=4)
+    assert [s and s.first for s in slices] == [16, None, 24]
+    assert worker._slices(run, block=4, size=4) is slices

@@ -179,11 +179,11 @@ def asked(runtime, monkeypatch) -> list:
     """The requests to workers. Their number depends on no time, and on no worker that a test before has ended."""
     wait_for_workers(runtime, 2)
     requests: list = []
-    from fedcore.runtime.cluster import executor  # imports Ray
+    from fedcore.runtime.cluster import executor, teams  # imports Ray
 
     monkeypatch.setattr(executor, "REQUEST_S", 0.0)
-    ask = executor._ask
-    monkeypatch.setattr(executor, "_ask", lambda *given: [requests.append(given), ask(*given)][1])
+    ask = teams._ask
+    monkeypatch.setattr(teams, "_ask", lambda *given: [requests.append(given), ask(*given)][1])
     return requests
 
 
@@ -431,7 +431,7 @@ def test_a_plan_with_another_digest_is_refused():
 
 
 def test_a_worker_that_differs_from_the_driver_says_in_which():
-    from fedcore.runtime.cluster.members import Member  # imports Ray
+    from fedcore.runtime.cluster.teams import Member  # imports Ray
 
     member = Member(3, None, [])
     member.note_joined({**environment(), "tensorflow": "2.20.0", "intra-op threads": "4"}, "abc")

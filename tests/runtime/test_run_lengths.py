@@ -64,6 +64,13 @@ def test_runs_of_unknown_length_and_of_returned_values_are_bounded():
     assert RunLengths(1000, 1, longest=0.1).length(0, 0) == 1
 
 
+def test_runs_of_teams_have_a_slice_for_each_worker_if_there_are_so_many():
+    assert RunLengths(None, 4, width=6).length(8, 8) == 4
+    assert RunLengths(1000, 2, longest=0.1, width=16).length(0, 0) == 16
+    assert RunLengths(1000, 2, width=16).length(960, 960) == 16
+    assert RunLengths(20, 2, width=16).length(0, 0) == 4
+
+
 class Work:
     """The cohorts of a stage."""
 

@@ -41,7 +41,7 @@ def trace_function(fn: Callable, parameter: Type | None, *, spread: bool = False
         as_map: `fn` is called as a map of `tf.data` calls its function: a struct without names is passed as separate
             arguments, and the result becomes an element (`mapped_element`).
     Raises:
-        TracingError: fn returns None, or uses resources of this process.
+        TracingError: fn returns None, uses resources of this process, or has a constant of 2 GiB or more.
     """
     called = _convert(fn)
     returned: list[Type] = []
@@ -60,6 +60,13 @@ def trace_function(fn: Callable, parameter: Type | None, *, spread: bool = False
             raise TracingError(
                 f"{describe(fn)} gives a sequence of its parameter to a function that takes a tf.data.Dataset only: "
                 f"give it .real() of the sequence. ({error})"
+            ) from None
+        except ValueError as error:
+            if "larger than 2GB" not in str(error):
+                raise
+            raise TracingError(
+                f"{describe(fn)} has a constant of 2 GiB or more, and a graph has less: its code is one message\n"
+                "  fix: give the array as an argument; frozen weights of a model travel so"
             ) from None
 
     def run(arguments: list) -> Any:

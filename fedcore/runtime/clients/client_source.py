@@ -83,7 +83,8 @@ class ClientSource:
     Guarantees:
       - Clients are read in the thread that asks for a run. Exception: a generator or an `fc.Cohort` may block, so it
         is read in a second thread if the call has a deadline or may be stopped by another thread.
-      - A run has at most `MAX_RUN_BYTES`, or one slice, as values have whose size is not known before they are read.
+      - A run has at most `MAX_RUN_BYTES`, or one slice, as values have whose size is not known before they are read;
+        so much for each process that shares it, see `RunLengths.width`.
       - A run that was put back comes next, in runs of the lengths that are left then. After an iterator has ended, a
         run may be put back, and be taken.
       - An error of a generator is raised. With `drops`, an error of an `fc.Cohort` is a fault of that client.
@@ -172,10 +173,11 @@ class ClientSource:
         clients = self._zip_cohorts() if self._work.cohorts else (() for _ in _placeholders(self._work.counted))
         first = self._work.cohorts[0] if self._work.cohorts else self._work.counted
         name = first.path if first is not None else ""
+        width = self._lengths.width
         while True:
             index, unread = self._read_slices, list(itertools.islice(clients, self._size))
             slices, longest = 1, self._length(index)
-            while slices < longest and 2 * _size_bytes([*itertools.chain.from_iterable(unread)]) <= MAX_RUN_BYTES:
+            while slices < longest and (slices < width or self._has_room(unread)):
                 unread += itertools.islice(clients, slices * self._size)
                 slices *= 2
             if not unread:
@@ -185,6 +187,11 @@ class ClientSource:
             self.clients += len(unread)
             self._work.count.check_reading(name, self.clients)
             yield UnreadRun(index, slices, index * self._size, unread)
+
+    def _has_room(self, unread: list[tuple]) -> bool:
+        """Whether a run may have as many more clients."""
+        size_bytes = _size_bytes([*itertools.chain.from_iterable(unread)])
+        return 2 * size_bytes <= MAX_RUN_BYTES * self._lengths.width
 
     def _zip_cohorts(self) -> Iterator[tuple]:
         """For each client the tuple of its values."""

@@ -21,16 +21,19 @@ class RunLengths:
       - A run has 2^k slices and begins at a multiple of 2^k, so its partial is a node of the merge tree over slices.
 
     Args:
-        slices: number of slices of the stage; None if it is not known: runs then have one slice.
+        slices: number of slices of the stage; None if it is not known: runs then have one slice for each of `width`.
         workers: number of workers that compute at once.
-        longest: the most slices of a run, since their clients return values.
+        longest: the most slices of a run for each of `width`, since their clients return values.
         shortest: slices that take a worker so long that the driver can serve all workers meanwhile.
+        width: number of processes that share the runs of each of these workers, which then are teams. A run has a slice
+            for each of them, if there are so many.
     """
 
     slices: int | None
     workers: int
     longest: float = math.inf
     shortest: int = 1
+    width: int = 1
 
     def length(self, start: int, assigned: int) -> int:
         """Number of slices of the next run.
@@ -39,10 +42,11 @@ class RunLengths:
             start: index of its first slice.
             assigned: number of slices that workers have, or have computed.
         """
-        if self.slices is None:
-            return 1
-        left = self.slices - assigned
-        shortest = min(max(self.slices // (32 * self.workers), self.shortest), self.slices // (2 * self.workers))
-        share = max(1, int(min(max(left // (2 * self.workers), shortest), left, self.longest)))
+        share = self.width if self.slices is None else self._share(self.slices, self.slices - assigned)
         length = 1 << (share.bit_length() - 1)
         return min(length, start & -start) if start else length
+
+    def _share(self, slices: int, left: int) -> int:
+        shortest = max(slices // (32 * self.workers), self.shortest, self.width)
+        share = max(left // (2 * self.workers), min(shortest, slices // (2 * self.workers)))
+        return max(1, int(min(share, left, self.width * max(1, self.longest))))

@@ -308,7 +308,8 @@ class _Run:
 
     def _compute(self, number: int, unread: UnreadRun) -> None:
         """Has executor `number` compute a run. If the executor's worker ends, the run is put back."""
-        stage, name, ends = self.work.stage, self.executors[number].name, [unread.first, unread.last]
+        stage, ends = self.work.stage, [unread.first, unread.last]
+        name: str | None = self.executors[number].name
         with self.report.span("block", stage, device=name, block=unread.index, clients=ends) as facts:
             try:
                 result = self._result_of(number, unread)
@@ -316,13 +317,14 @@ class _Run:
                 losses = unread.losses + 1
                 self.source.put_back(attrs.evolve(unread, losses=losses), singly=losses > MAX_LOSSES)
                 return
-            if result is not None and result.place:
+            if result is not None and result.place != "":
                 name = result.place
             if facts is not None:
                 facts["device"] = name
         height = (unread.slices - 1).bit_length()
         self.results.add(result, unread.index >> height, height)
-        self.report.ran(stage, name, *ends)
+        if name is not None:
+            self.report.ran(stage, name, *ends)
 
     def _read(self, unread: UnreadRun) -> ClientSlice:
         with self.report.span("read", self.work.stage, clients=[unread.first, unread.last]):

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import hashlib
 import math
-import queue
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,26 +21,26 @@ from fedcore.ir.bundle import to_bytes
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.clients.device_stage import DeviceSliceExecutor
-from fedcore.runtime.clients.faults import ClientIds, FaultPolicy, Run
+from fedcore.runtime.clients.faults import FaultPolicy, Run
 from fedcore.runtime.clients.merge_tree import ABSENT
-from fedcore.runtime.clients.protocols import WorkerEnded
 from fedcore.runtime.clients.run_lengths import RunLengths
 from fedcore.runtime.clients.slice_reader import MAX_SLICES
 from fedcore.runtime.clients.sliced_executor import SlicedClientsExecutor
 from fedcore.runtime.cluster.broadcasts import Broadcasts
-from fedcore.runtime.cluster.members import CONTROL, Member, Members, Settings
-from fedcore.runtime.cluster.messages import Missing, Sent, Source
-from fedcore.runtime.cluster.shipping import Parcel, pack, unpack
+from fedcore.runtime.cluster.members import Members, Settings
+from fedcore.runtime.cluster.messages import Sent, Source
+from fedcore.runtime.cluster.shipping import Parcel, pack, pack_clients
+from fedcore.runtime.cluster.teams import RUNS_EACH, RUNS_OF_TEAM, Member, MemberEnded, Team, ask_for_run, teams_of
 from fedcore.runtime.cluster.worker import MAX_PLANS, MAX_SOURCES
 from fedcore.runtime.reports.report import Report
 from fedcore.runtime.secure.settings import Masked
-from fedcore.runtime.stopping import Stop, Stopped
-
-RUNS_EACH = 2
-"""Runs of slices that a worker has at once: it computes one while the other travels."""
+from fedcore.runtime.stopping import Stop
 
 REQUEST_S = 0.003
 """About the driver's CPU seconds for a request and its answer, see `benchmarks.cluster_simulation`."""
+
+INLINE_BYTES = 4096
+"""The most bytes of a stage that travel in each of its requests; decision 0340."""
 
 MAX_TIMES = 256
 """Number of stages whose slices' seconds are known."""
@@ -53,13 +52,16 @@ class RayClientsExecutor:
     Guarantees:
       - A worker gets runs of slices, merges them, and sends one partial for each: O(W log(S / W)) requests for S slices
         and W workers. The tree is that of the local runtime, and so are the bits.
+      - More than `FAN_OUT` workers are teams, whose leads take requests and partials in their place. So W is at most
+        `FAN_OUT` for this process.
       - Clients that fail are found, run again and dropped where they are computed.
       - A plan, and a function that opens clients, enter the object store once; an array that is broadcast, once while
         rounds have it, see `Broadcasts`.
       - A run whose worker ends is computed by whoever is free, in runs of the lengths that are left, at most
         `MAX_LOSSES` times. After that its slices are computed apart, and then their clients, so that a client that ends
         workers is found. The bits are the same.
-      - Threads of this process: `RUNS_EACH` for each worker.
+      - Threads of this process: `RUNS_EACH` for each worker, or `RUNS_OF_TEAM` for each team. So their number has a
+        bound.
 
     Args:
         secure: the protocol of secure sums; this process masks the partials that workers send.
@@ -88,12 +90,13 @@ class RayClientsExecutor:
 
     def run(self, work: ClientWork, report: Report, stop: Stop) -> tuple[object, list]:
         """The merged partial (None without a fold), and the list of kept values."""
-        sliced = self._over(self.members.look(stop))
-        for worker in sliced.workers_of_stage:
-            for note in worker.member.notes:
+        members = self.members.look(stop)
+        sliced = self._over(members)
+        for member in members:
+            for note in member.notes:
                 report.note(note)
         work, sources = self._by_reference(work)
-        with self._ship(work, sources, work.slice_size(len(sliced.executors))):
+        with self._ship(work, sources, sliced.slice_size(work)):
             return sliced.run(work, report, stop)
 
     def references(self, work: ClientWork) -> Sent:
@@ -102,7 +105,7 @@ class RayClientsExecutor:
 
     def parcel(self, clients: ClientSlice) -> Parcel:
         """A run, packed once while it lives."""
-        return self._parcels.get("parcel", [clients], functools.partial(pack, clients, names_arrays=True))
+        return self._parcels.get("parcel", [clients], functools.partial(pack_clients, clients))
 
     def slice_seconds(self, work: ClientWork) -> float:
         """Seconds of a worker for a slice of the stage, in earlier runs; infinite if there are none."""
@@ -128,11 +131,12 @@ class RayClientsExecutor:
         self._disconnect()
 
     def _over(self, members: list[Member]) -> "_Runs":
-        """The executor of runs over these workers."""
+        """The executor of runs over these workers. Masks take the partial of each client, so it has no teams then."""
         with self._lock:
             previous_runs = self._sliced
-            if previous_runs is None or [w.member for w in previous_runs.workers_of_stage] != members:
-                self._sliced = _Runs([_WorkerExecutor(m, self) for m in members], self._settings, self)
+            if previous_runs is None or {*previous_runs.members} != {*members}:
+                teams = teams_of(members) if self.secure is None else members
+                self._sliced = _Runs([_TeamExecutor(team, self) for team in teams], self._settings, self)
                 if previous_runs is not None:
                     self._sliced.slices = previous_runs.slices
             assert self._sliced is not None
@@ -160,8 +164,10 @@ class RayClientsExecutor:
         plan = self._put(self._plans, work.digest, lambda: to_bytes(work.module))
         parcel = pack(work, names_arrays=True)
         bundles = self._broadcasts.bundles((work.digest, work.stage), parcel.arrays)
-        reference = ray.put(parcel.without(parcel.names))
-        self._sent[id(work)] = Sent(uuid.uuid4().hex, work.digest, plan, reference, bundles, sources, size)
+        stage: Any = parcel.without(parcel.names)
+        if len(stage.data) > INLINE_BYTES or stage.buffers:
+            stage = ray.put(stage)
+        self._sent[id(work)] = Sent(uuid.uuid4().hex, work.digest, plan, stage, bundles, sources, size)
         try:
             yield
         finally:
@@ -177,52 +183,60 @@ class RayClientsExecutor:
 
 
 class _Runs(SlicedClientsExecutor):
-    """The clients executor whose slices run on workers, several in a request."""
+    """The clients executor whose slices run on workers or teams, several in a request."""
 
-    def __init__(self, executors: "list[_WorkerExecutor]", settings: Settings, cluster: RayClientsExecutor) -> None:
+    def __init__(self, executors: "list[_TeamExecutor]", settings: Settings, cluster: RayClientsExecutor) -> None:
+        has_teams = any(isinstance(executor.team, Team) for executor in executors)
         super().__init__(
             executors,
-            RUNS_EACH,
+            RUNS_OF_TEAM if has_teams else RUNS_EACH,
             merging=cluster.merging,
             on_client_failure=settings.policy,
             client_timeout_s=settings.timeout_s,
             secure=cluster.secure,
         )
-        self.workers_of_stage = executors
+        self.teams = executors
         self._cluster = cluster
+
+    @property
+    def members(self) -> list[Member]:
+        return [member for executor in self.teams for member in executor.team.members]
+
+    @property
+    def computing(self) -> int:
+        """Number of the workers that lead nobody."""
+        return sum(len(executor.team.computing) for executor in self.teams)
 
     def prepare(self, work: ClientWork, faults: FaultPolicy, report: Report, stop: Stop) -> list[Run]:
-        return [worker.prepare(work, report, stop) for worker in self.workers_of_stage]
+        return [executor.prepare(work, report, stop) for executor in self.teams]
+
+    def slice_size(self, work: ClientWork) -> int:
+        return work.slice_size(self.computing)
 
     def lengths(self, work: ClientWork, slices: int | None, longest: float) -> RunLengths:
-        workers = len(self.workers_of_stage)
-        shortest = math.ceil(workers * REQUEST_S / self._cluster.slice_seconds(work))
-        return RunLengths(slices, workers, longest, shortest)
+        teams = len(self.teams)
+        shortest = math.ceil(teams * REQUEST_S / self._cluster.slice_seconds(work))
+        return RunLengths(slices, teams, longest, shortest, width=self.computing // teams)
 
     def is_open(self, number: int) -> bool:
-        """Whether the worker, or one that has started in its place, has not ended."""
-        worker = self.workers_of_stage[number]
-        return worker.is_open([other.member for other in self.workers_of_stage])
+        """Whether a worker of the team, or one that has started in its place, has not ended."""
+        return self.teams[number].is_open(self)
 
 
-class _WorkerExecutor:
-    """An `fc.runtime.SliceExecutor`: sends runs of slices to a worker."""
+class _TeamExecutor:
+    """An `fc.runtime.SliceExecutor`: sends runs of slices to a worker or a team."""
 
-    def __init__(self, member: Member, cluster: RayClientsExecutor) -> None:
-        self.member = member
-        self.name = member.name
+    def __init__(self, team: Member | Team, cluster: RayClientsExecutor) -> None:
+        self.team = team
+        self.name = team.lead.name
         self._cluster = cluster
 
-    def is_open(self, members: list[Member]) -> bool:
-        """Whether its worker has not ended. If it has, a new one takes its place, if there is one.
-
-        Args:
-            members: the workers of all executors.
-        """
-        if self.member.has_ended:
-            self.member = self._cluster.members.successor(members) or self.member
-            self.name = self.member.name
-        return not self.member.has_ended
+    def is_open(self, runs: _Runs) -> bool:
+        """Whether its workers have not all ended. If they have, a new one takes their place, if there is one."""
+        if self.team.open is None:
+            self.team = self._cluster.members.successor(runs.members) or self.team
+            self.name = self.team.lead.name
+        return self.team.open is not None
 
     def prepare(self, work: ClientWork, report: Report, stop: Stop) -> Callable[[ClientSlice], SliceResult]:
         sent = self._cluster.references(work)
@@ -231,19 +245,14 @@ class _WorkerExecutor:
         def run(clients: ClientSlice) -> SliceResult:
             if not clients.present:
                 return SliceResult(ABSENT)
-            member = self.member
-            if member.has_ended:
-                member = members.least_busy(member, stop)
+            team = self.team.open or members.least_busy(self.team.lead, stop)
             parcel = self._cluster.parcel(clients)
-            client_ids = None if ids is None else {index: ids[index] for index in clients.present}
             try:
-                result, seconds = _answer(member, work.stage, sent, parcel, client_ids, report, stop)
-            except ray.exceptions.RayActorError:
-                members.note_ended(member)
-                present = clients.present
-                ended = f"{member.name} ended while it computed the clients {present[0]} to {present[-1]}"
-                report.note(f"{ended}; they were computed again")
-                raise WorkerEnded(ended) from None
+                result, seconds = ask_for_run(team, work.stage, sent, clients, parcel, ids, report, stop)
+            except MemberEnded as error:
+                members.note_ended(next(m for m in team.members if m.number == error.number))
+                report.note(f"{error}; they were computed again")
+                raise
             self._cluster.took(work, seconds, clients.places // sent.size)
             return result
 
@@ -251,58 +260,3 @@ class _WorkerExecutor:
 
     def close(self) -> None:
         """Does nothing: the cluster ends its workers."""
-
-
-def _answer(
-    member: Member,
-    stage: str,
-    sent: Sent,
-    parcel: Parcel,
-    client_ids: ClientIds | None,
-    report: Report,
-    stop: Stop,
-) -> tuple[SliceResult, float]:
-    """The result of a run on a worker, and the worker's seconds.
-
-    Raises:
-        RayActorError: the worker has ended.
-        Exception: a client raised it.
-    """
-    with member.lock:
-        member.requests += 1
-        sent_digests = {d for d in parcel.names if member.sent.find(d, False)}
-        for digest in parcel.names:
-            member.sent.put(digest, True)
-    try:
-        answer = _ask(member, sent, parcel.without(sent_digests), client_ids, stop)
-        if isinstance(answer, Missing):
-            answer = _ask(member, sent, parcel, client_ids, stop)
-    finally:
-        with member.lock:
-            member.requests -= 1
-    result, cause, worker_report = unpack(answer.result)
-    report.include(worker_report)
-    if report.recording is not None:
-        report.recording.add("worker", stage, answer.seconds, member.name)
-    if isinstance(result, Exception):
-        raise result from cause
-    return attrs.evolve(result, place=member.name), answer.seconds
-
-
-def _ask(member: Member, sent: Sent, parcel: Parcel, client_ids: ClientIds | None, stop: Stop) -> Any:
-    """The answer of a worker. The thread waits without asking again, so it costs no CPU time meanwhile."""
-    answers = _Answers()
-    member.actor.run.remote(sent, parcel, client_ids).future().add_done_callback(answers.put)
-    with stop.cancelling(answers):
-        answer = answers.get()
-    if answer is None:
-        member.actor.stop.options(concurrency_group=CONTROL).remote(sent.key)
-        raise Stopped("the call was stopped")
-    return answer.result()
-
-
-class _Answers(queue.SimpleQueue):
-    """Gets the future of an answer, or None if the call is stopped before."""
-
-    def cancel(self) -> None:
-        self.put(None)

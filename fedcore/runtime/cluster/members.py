@@ -1,21 +1,18 @@
 """The workers of a Ray cluster: how many there are, which have started, and which have ended."""
 
-import functools
 import itertools
 import threading
 import time
 from collections.abc import Collection
-from typing import Any
 
 import attrs
 import ray
 
 from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.tensors.intra_op_threads import intra_op_threads
-from fedcore.lru_cache import LruEntries
 from fedcore.runtime.clients.faults import Drop
-from fedcore.runtime.cluster.environment import differences, environment
-from fedcore.runtime.cluster.worker import Worker
+from fedcore.runtime.cluster.team_worker import actor_class
+from fedcore.runtime.cluster.teams import Member
 from fedcore.runtime.stopping import Stop, Stopped
 
 START_S = 120.0
@@ -27,44 +24,9 @@ SETTLE_S = 10.0
 LOOK_EVERY_S = 1.0
 """Seconds between two looks at the cluster's nodes."""
 
-MAX_SENT = 65_536
-"""Number of digests that the driver remembers for each worker."""
-
-CONTROL = "control"
-"""Concurrency group of calls that a worker takes while it computes. `ray.method` of a method is not heeded there."""
-
 
 class ClusterLost(Stopped):
     """No worker of the cluster could go on with the call."""
-
-
-@attrs.define(eq=False)
-class Member:
-    """A worker of the cluster.
-
-    Args:
-        number: the worker's number; a worker that takes the place of another has a new number.
-        actor: handle of its actor.
-        described: references to its `describe` and `node`, which are there when it has started.
-        sent: digests of the arrays that it was sent.
-        requests: number of requests that it has not answered.
-        has_ended: it answers no more.
-    """
-
-    number: int
-    actor: Any
-    described: list
-    name: str = ""
-    notes: tuple[str, ...] = ()
-    sent: LruEntries[str, bool] = attrs.field(factory=lambda: LruEntries(MAX_SENT), repr=False)
-    lock: threading.Lock = attrs.field(factory=threading.Lock, repr=False)
-    requests: int = 0
-    has_ended: bool = False
-
-    def note_joined(self, description: dict[str, str], node: str) -> None:
-        self.name = f"worker {self.number} on node {node}"
-        listed = "; ".join(differences(description, environment()))
-        self.notes = (f"{self.name} differs from the driver, so bits may differ: {listed}",) if listed else ()
 
 
 @attrs.frozen
@@ -206,7 +168,7 @@ class Members:
 
     def _start(self) -> Member:
         settings = self._settings
-        actor = _actor_class().options(num_cpus=settings.cpus_per_worker, num_gpus=settings.gpus_per_worker).remote(
+        actor = actor_class().options(num_cpus=settings.cpus_per_worker, num_gpus=settings.gpus_per_worker).remote(
             ray.get, intra_op_threads(), settings.policy, settings.masked, settings.timeout_s, settings.memory_bytes,
             settings.cpus_per_worker, settings.deterministic, settings.cache_bytes, ray.cloudpickle.loads,
         )  # fmt: skip
@@ -239,15 +201,3 @@ class Members:
                 continue
             self._ready.append(member)
         self._ready.sort(key=lambda m: m.number)
-
-
-@functools.cache
-def _actor_class() -> Any:
-    """The actor of a `Worker`. Methods called in the group `CONTROL` do not wait for the slices that run."""
-
-    class RayWorker(Worker):
-        def node(self) -> str:
-            return f"{ray.get_runtime_context().get_node_id()[:8]} ({ray.util.get_node_ip_address()})"
-
-    make: Any = ray.remote
-    return make(concurrency_groups={CONTROL: 1})(RayWorker)

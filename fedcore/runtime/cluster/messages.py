@@ -63,7 +63,7 @@ class Sent:
         key: identifies the stage's run.
         digest: digest of the plan.
         plan: reference to the plan's bundle.
-        work: reference to the parcel of the `ClientWork`, which names the tensors that are broadcast.
+        work: the parcel of the `ClientWork`, which names the tensors that are broadcast, or a reference to it.
         broadcasts: the bundles that have these tensors.
         sources: for each cohort the function that opens its clients; None if their values travel.
         size: clients of a slice.

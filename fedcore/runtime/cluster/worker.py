@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from fedcore.data import columns_of
 from fedcore.errors import ExecutionError
+from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.graphs.tensors.intra_op_threads import set_intra_op_threads
 from fedcore.ir import Module
 from fedcore.lru_cache import LruEntries
@@ -27,6 +28,7 @@ from fedcore.runtime.clients.memory import DeviceMemory
 from fedcore.runtime.clients.memory_budget import memory_budget
 from fedcore.runtime.clients.merge_tree import MergeTree
 from fedcore.runtime.clients.reader import Reader
+from fedcore.runtime.clients.slice_reader import MAX_SLICES
 from fedcore.runtime.clients.sliced_executor import SliceResults
 from fedcore.runtime.cluster.broadcasts import MAX_STAGES
 from fedcore.runtime.cluster.environment import environment
@@ -41,8 +43,8 @@ MAX_WORKS = MAX_STAGES
 MAX_SOURCES = 64
 MAX_STOPS = 64
 
-Slices = dict[int, ClientSlice]
-"""The slices of a run that have clients, by their index in the run."""
+Slices = list[ClientSlice | None]
+"""The slices of a run; None for a slice whose clients are all left out."""
 
 
 class Worker:
@@ -55,7 +57,7 @@ class Worker:
         that comes again is the same slices, so that what was packed for them is found.
       - A function that opens clients is cached by its digest.
       - Slices run one after another, each with the driver's policy for clients that fail. So a client that fails
-        costs its slice a second run, and no request. `stop` may arrive meanwhile.
+        costs its slice a second run, and no request. `stop` may arrive meanwhile, and so may other runs.
       - Holds O(log slices) partials.
 
     Args:
@@ -99,9 +101,11 @@ class Worker:
         self._broadcasts: weakref.WeakValueDictionary[str, tf.Tensor] = weakref.WeakValueDictionary()
         self._sources: LruEntries[str, Callable] = LruEntries(MAX_SOURCES)
         self._arrays: LruEntries[str, np.ndarray] = LruEntries(cache_bytes)
-        self._runs: LruEntries[tuple, Slices] = LruEntries(cache_bytes)
+        self._runs: LruEntries[bytes, ClientSlice] = LruEntries(cache_bytes)
+        self._cuts: IdentityCache = IdentityCache(MAX_SLICES)  # (block, size) and a run -> its slices
         self._stops: LruEntries[str, Stop] = LruEntries(MAX_STOPS)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of `_stops`
+        self._caches = threading.RLock()  # of the other caches, while what they lack is fetched
 
     def describe(self) -> dict[str, str]:
         """The properties of this process that decide bits, its process id and its device."""
@@ -127,14 +131,8 @@ class Worker:
         Args:
             client_ids: see `FaultPolicy`.
         """
-        arrays = self._receive(parcel)
-        if arrays is None:
-            return Missing()
-        began = time.perf_counter()
-        answer: tuple
-        report = Report()
-        try:
-            work = self._work(sent)
+
+        def computed(work: ClientWork, clients: ClientSlice, report: Report) -> SliceResult:
             faults = FaultPolicy(
                 self._policy,
                 report,
@@ -143,8 +141,22 @@ class Worker:
                 masked=self._masked,
                 module=work.module,
             )
-            slices = self._slices(parcel, arrays, work.block, sent.size)
-            answer = self._result(sent, work, slices, faults, report), None, report
+            return self._result(sent, work, self._slices(clients, work.block, sent.size), faults, report)
+
+        return self._answer(sent, parcel, computed)
+
+    def _answer(
+        self, sent: Sent, parcel: Parcel, compute: Callable[[ClientWork, ClientSlice, Report], SliceResult]
+    ) -> Answer | Missing:
+        """The answer on a run, whose result is computed by a function of the stage, the run and the report."""
+        arrays = self._receive(parcel)
+        if arrays is None:
+            return Missing()
+        began = time.perf_counter()
+        answer: tuple
+        report = Report()
+        try:
+            answer = compute(self._work(sent), self._clients(parcel, arrays), report), None, report
         except Exception as error:
             answer = error, error.__cause__, report
         return Answer(_packed_answer(answer), time.perf_counter() - began)
@@ -152,29 +164,38 @@ class Worker:
     def _receive(self, parcel: Parcel) -> dict[str, np.ndarray] | None:
         """The arrays of a parcel by digest, which are cached; None if some are missing."""
         arrays: dict[str, np.ndarray] = {}
-        for digest in parcel.names:
-            array = self._arrays.find(digest, None)
-            if array is None and digest not in parcel.arrays:
-                return None
-            # A copy, so that the object store need not keep what was sent.
-            arrays[digest] = np.array(parcel.arrays[digest]) if array is None else array
-        for digest, array in arrays.items():
-            self._arrays.put(digest, array, array.nbytes)
+        with self._caches:
+            for digest in parcel.names:
+                array = self._arrays.find(digest, None)
+                if array is None and digest not in parcel.arrays:
+                    return None
+                # A copy, so that the object store need not keep what was sent.
+                arrays[digest] = np.array(parcel.arrays[digest]) if array is None else array
+            for digest, array in arrays.items():
+                self._arrays.put(digest, array, array.nbytes)
         return arrays
 
-    def _slices(self, parcel: Parcel, arrays: dict[str, np.ndarray], block: int, size: int) -> Slices:
-        """The slices of a run, the objects that they were before if it came before."""
+    def _clients(self, parcel: Parcel, arrays: dict[str, np.ndarray]) -> ClientSlice:
+        """A run, the object that it was before if it came before."""
         content = hashlib.sha256(parcel.data)
         for buffer in parcel.buffers:
             content.update(buffer.data)
-        key = content.digest(), block, size
-        slices = self._runs.find(key, None)
-        if slices is None:
-            clients: ClientSlice = unpack(parcel, arrays=arrays)
-            slices = {(s.first - clients.first) // s.places: s for s in clients.parts(block, size)}
-            if parcel.names:
-                self._runs.put(key, slices, sum(array.nbytes for array in arrays.values()))
-        return slices
+        with self._caches:
+            clients = self._runs.find(content.digest(), None)
+            if clients is None:
+                clients = unpack(parcel, arrays=arrays)
+                if parcel.names:
+                    self._runs.put(content.digest(), clients, sum(array.nbytes for array in arrays.values()))
+            return clients
+
+    def _slices(self, clients: ClientSlice, block: int, size: int) -> Slices:
+        """The slices of a run, the objects that they were before if it came before."""
+
+        def cut() -> Slices:
+            parts = {(s.first - clients.first) // s.places: s for s in clients.parts(block, size)}
+            return [parts.get(index) for index in range(-(-len(clients.clients) // size))]
+
+        return self._cuts.get((block, size), [clients], cut)
 
     def _result(self, sent: Sent, work: ClientWork, slices: Slices, faults: FaultPolicy, report: Report) -> SliceResult:
         """The result of a run, without the clients that fail."""
@@ -186,8 +207,8 @@ class Worker:
 
         run_checked = checked_finite(run) if faults.drops else run
         results = SliceResults(work, MergeTree(stage.merge), report)
-        for index, clients in slices.items():
-            results.add(faults.survivors(run_checked, clients), index)
+        for index, clients in enumerate(slices):
+            results.add(None if clients is None else faults.survivors(run_checked, clients), index)
         return SliceResult(None if work.zero is None else results.tree.result(), results.kept)
 
     def _stop_of(self, key: str) -> Stop:
@@ -199,15 +220,20 @@ class Worker:
             return stop
 
     def _work(self, sent: Sent) -> ClientWork:
-        work = self._works.find(sent.key, None)
-        if work is None:
-            (parcel,) = self._get([sent.work])
-            tensors = self._broadcast_tensors(sent, parcel)
-            work = unpack(parcel, plan=lambda digest: self._plan(digest, sent), tensor=tensors.__getitem__)
-            on_device = tf.nest.map_structure(lambda tensor: self._executor.device.put([tensor])[0], work.broadcasts)
-            work = attrs.evolve(work, broadcasts=on_device)
-            self._works.put(sent.key, work)
-        return work
+        with self._caches:
+            work = self._works.find(sent.key, None)
+            if work is None:
+                parcel = sent.work
+                if not isinstance(parcel, Parcel):
+                    (parcel,) = self._get([parcel])
+                tensors = self._broadcast_tensors(sent, parcel)
+                work = unpack(parcel, plan=lambda digest: self._plan(digest, sent), tensor=tensors.__getitem__)
+                on_device = tf.nest.map_structure(
+                    lambda tensor: self._executor.device.put([tensor])[0], work.broadcasts
+                )
+                work = attrs.evolve(work, broadcasts=on_device)
+                self._works.put(sent.key, work)
+            return work
 
     def _broadcast_tensors(self, sent: Sent, parcel: Parcel) -> dict[str, tf.Tensor]:
         """The tensors that a stage's parcel names, on the device; those are fetched that no earlier stage has."""

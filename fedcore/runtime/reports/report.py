@@ -157,7 +157,7 @@ class Report(HtmlDisplay):
         return "\n".join(lines)
 
     def include(self, other: "Report") -> None:
-        """Adds another process's report on a part of this call: graph calls, notes, dropped clients, bits, memory."""
+        """Adds another process's report on a part of this call: calls, notes, dropped clients, bits, memory, places."""
         for kind, number in other.graph_calls.items():
             self.count(kind, number)
         for text in other.notes:
@@ -168,6 +168,10 @@ class Report(HtmlDisplay):
             self.measure(op, bits)
         for stage, memory in other.memory.items():
             self.needs(stage, memory)
+        for stage, ranges_of_device in other.placements.items():
+            for device, ranges in ranges_of_device.items():
+                for first, last in ranges:
+                    self.ran(stage, device, first, last)
 
     def count(self, kind: str, number: int = 1) -> None:
         with self._lock:
