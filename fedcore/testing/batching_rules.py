@@ -130,8 +130,10 @@ class _Check:
         self._compare(subject, case, [*unpadded_layouts(case), *padded_layouts(case, subject.alone)])
 
     def few_layouts(self, subject: Subject, case: RuleCase) -> None:
-        """Clients' own operands, with the first one shared, and the first padded axes with each padding."""
-        layouts = itertools.islice(unpadded_layouts(case), 2), itertools.islice(padded_layouts(case, subject.alone), 3)
+        """Clients' own operands, and the first padded axes with copies and garbage; of main cases one more each."""
+        count = 1 if case.is_variation else 2
+        unpadded = itertools.islice(unpadded_layouts(case), count)
+        layouts = unpadded, itertools.islice(padded_layouts(case, subject.alone), 1 + count)
         self._compare(subject, case, [*itertools.chain(*layouts)])
 
     def first_layout(self, subject: Subject, case: RuleCase) -> None:

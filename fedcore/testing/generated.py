@@ -173,6 +173,9 @@ def _with_known_sizes(type_: Type) -> Type:
     return type_.map_children(_with_known_sizes)
 
 
+UNKNOWN = 2
+"""The size of every unknown dimension, so that operands have equal shapes."""
+
 _LENGTHS = (5, 0, 1, 8, 3)
 """Lengths of generated sequences: some are longer than `ATTRIBUTE`."""
 
@@ -182,7 +185,7 @@ class Values:
 
     Args:
         clients: number of clients of a client value.
-        spread: one of `values.SPREADS`.
+        spread: one of `values.SPREADS`, or "exact".
     """
 
     def __init__(self, clients: int, seed: Sequence[int], spread: str = "small") -> None:
@@ -207,7 +210,8 @@ class Values:
         return self._tensor(type_)
 
     def _tensor(self, type_: TensorType) -> Any:
-        return draw(type_.dtype.numpy, [s or 0 for s in type_.sizes], self._rng, self._spread)
+        sizes = [UNKNOWN if s is None else s for s in type_.sizes]
+        return draw(type_.dtype.numpy, sizes, self._rng, self._spread)
 
 
 def wrong_types(type_: Type) -> Iterator[Type]:

@@ -13,7 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs import private_api
+from fedcore.graphs.dataflow.graph import Value, new_region
 from fedcore.graphs.dataflow.op_signature import Argument, attribute_value, operand_names, signature
+from fedcore.graphs.dataflow.shape_inference import infer
 from fedcore.testing.rule_cases import Structures
 from fedcore.testing.trial_process import OperandsRefused
 
@@ -24,7 +26,10 @@ SQUARE_SHAPES = ((3, 3), (2, 4, 4))
 LONG_SHAPES = ((301,), (37, 19))
 """Longer than a vector register, and no multiple of it."""
 
-MOST_TRIALS = 150
+MOST_GUESSES = 5
+"""Combinations that are tried before TensorFlow's shape function is asked which candidates are possible."""
+
+MOST_TRIALS = 100
 MOST_FOUND = 3
 """Of a matrix; of other shapes one."""
 
@@ -172,7 +177,7 @@ class _Search:
             if argument.name in self.structures:
                 each = list(self._structured(argument.name, each))
             choices.append([c for c in each if c.array.shape == shape][:1] if i == main and kind == "data" else each)
-        for candidates in itertools.islice(_likely_first(choices), MOST_TRIALS):
+        for candidates in self._combinations(attributes, choices, main):
             key = tuple((c.array.shape, c.array.tobytes() if c.is_static else b"") for c in candidates)
             if key in visited or not self._fits(operation, candidates):
                 continue
@@ -180,6 +185,17 @@ class _Search:
             self.matches.append(OperandMatch(attributes, self._in_domain(operation, candidates)))
             if len(visited) == most:
                 return
+
+    def _combinations(
+        self, attributes: Mapping, choices: Sequence[Sequence[Candidate]], main: int
+    ) -> Iterator[tuple[Candidate, ...]]:
+        """The likeliest combinations; then those of candidates that fit the first operand of data by their shapes."""
+        yield from itertools.islice(_likely_first(choices), MOST_GUESSES)
+        first = {main: choices[main][0]} if len(choices[main]) == 1 else {}
+        possible = [
+            [c for c in each if _shapes_fit(self.op, attributes, {**first, i: c})] for i, each in enumerate(choices)
+        ]
+        yield from itertools.islice(_likely_first(possible), MOST_TRIALS)
 
     def _structured(self, name: str, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         """The candidates that can be made valid."""
@@ -235,6 +251,24 @@ class _Search:
             if not infinite:
                 break
         return best
+
+
+def _shapes_fit(op: str, attributes: Mapping, candidates: Mapping[int, Candidate]) -> bool:
+    """Whether TensorFlow's shape function takes the shapes of some operands, by position; others are unknown."""
+    specs = [
+        (dtype, tf.TensorShape(candidates[i].array.shape if i in candidates else None))
+        for i, (_, dtype) in enumerate(_flat_arguments(op, attributes))
+    ]
+
+    def body(*values: Value) -> list[Value]:
+        infer(op, signature(op).by_operand(values, attributes), attributes)
+        return []
+
+    try:
+        new_region(specs, body)
+    except ValueError:
+        return False
+    return True
 
 
 def _within(candidate: Candidate, low: float, high: float) -> Candidate:

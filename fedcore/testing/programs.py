@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from hypothesis import strategies as st
 
 import fedcore as fc
+from fedcore.compiler.inlining import with_parameters
+from fedcore.errors import TracingError, TypeMismatch
 from fedcore.intrinsics.rows import as_row
 from fedcore.ir import Builder, Module, ModuleBuilder, Value, verify
 from fedcore.testing.generated import Values
+from fedcore.testing.values import draw as array_of
 from fedcore.types import (
     CLIENTS,
+    DTYPES,
     SERVER,
     FederatedType,
     Placement,
@@ -24,9 +30,6 @@ from fedcore.types import (
     member_of,
     to_type,
 )
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 MEMBERS = [
     to_type("float32"),
@@ -51,19 +54,51 @@ def increment(x: tf.Tensor) -> tf.Tensor:
     return x + 1
 
 
+class _Pool(list[Value]):
+    """The values of a program so far.
+
+    Args:
+        local_function: draws a function of values of a type.
+    """
+
+    def __init__(self, local_function: Callable[[st.DrawFn, Type], Callable]) -> None:
+        super().__init__()
+        self.local_function = local_function
+
+
+def _struct(types: list[Type], is_named: bool) -> StructType:
+    return StructType([("abc"[i] if is_named else None, t) for i, t in enumerate(types)])
+
+
+_TENSORS = st.builds(TensorType, st.sampled_from([*DTYPES]), st.sampled_from([(), (), (2,), (0,), (3, 2), (None,)]))
+_EVERY_MEMBER = st.recursive(
+    _TENSORS, lambda inner: st.builds(_struct, st.lists(inner, max_size=2), st.booleans()), max_leaves=3
+)
+
+
 @st.composite
-def federated_modules(draw: st.DrawFn, max_steps: int = 7) -> Module:
-    """A traced module of one to `max_steps` placed operations over at least one client value."""
-    members = draw(st.lists(st.sampled_from(MEMBERS + SEQUENCES), min_size=1, max_size=3))
-    at_server = draw(st.lists(st.sampled_from(MEMBERS), max_size=2))
+def federated_modules(draw: st.DrawFn, max_steps: int = 7, *, every_dtype: bool = False) -> Module:
+    """A traced module of one to `max_steps` placed operations over at least one client value.
+
+    Args:
+        every_dtype: values have every dtype and unknown sizes, operations take all that they do not refuse, and each
+            value is a result. Default: few types, for which every operation has a result.
+    """
+    members = _EVERY_MEMBER if every_dtype else st.sampled_from(MEMBERS)
+    own = members | st.sampled_from(SEQUENCES) if every_dtype else st.sampled_from(MEMBERS + SEQUENCES)
+    at_clients = draw(st.lists(own, min_size=1, max_size=3))
+    at_server = draw(st.lists(members, max_size=2))
+    refusals = (TypeMismatch, TracingError) if every_dtype else ()
     module = ModuleBuilder("traced")
     builder = Builder(module, salted="")
     with builder:
-        pool = [builder.parameter(f"c{i}", FederatedType(m, CLIENTS)) for i, m in enumerate(members)]
+        pool = _Pool(_function_of_any_type if every_dtype else _local_function)
+        pool += [builder.parameter(f"c{i}", FederatedType(m, CLIENTS)) for i, m in enumerate(at_clients)]
         pool += [builder.parameter(f"s{i}", FederatedType(m, SERVER)) for i, m in enumerate(at_server)]
         for _ in range(draw(st.integers(1, max_steps))):
-            pool.append(_step(draw, pool))
-        result = _result(draw, pool)
+            with contextlib.suppress(*refusals):
+                pool.append(_step(draw, pool))
+        result = builder.struct([(None, v) for v in _results(pool)]) if every_dtype else _result(draw, pool)
     builder.finish("main", result)
     return verify(module.build())
 
@@ -76,12 +111,12 @@ def _has_sequence(type_: Type) -> bool:
     return fc.types.contains(type_, lambda t: isinstance(t, SequenceType))
 
 
-def _step(draw: st.DrawFn, pool: list[Value]) -> Value:
+def _step(draw: st.DrawFn, pool: _Pool) -> Value:
     steps = [step for step in STEPS if step(draw, pool, only_asks=True)]
     return draw(st.sampled_from(steps))(draw, pool)
 
 
-def _pick(draw: st.DrawFn, pool: list[Value], accepts: Callable[[Any], bool], only_asks: bool) -> Any:
+def _pick(draw: st.DrawFn, pool: _Pool, accepts: Callable[[Any], bool], only_asks: bool) -> Any:
     matches = [v for v in pool if accepts(v)]
     if only_asks:
         return bool(matches)
@@ -115,36 +150,36 @@ def _integer(type_: Type) -> bool:
     return bool(leaves) and all(isinstance(t, TensorType) and t.dtype.is_integer for t in leaves)
 
 
-def map_locally(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+def map_locally(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     value = _pick(draw, pool, _client, only_asks)
-    return value if only_asks else fc.federated_map(_local_function(draw, value.type.member), value)
+    return value if only_asks else fc.federated_map(pool.local_function(draw, value.type.member), value)
 
 
-def map_twice(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+def map_twice(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     """Two maps of a value, zipped: a common input of common subexpression elimination and of fusion."""
     value = _pick(draw, pool, _client_tensors, only_asks)
     if only_asks:
         return value
-    fns = [_local_function(draw, value.type.member) for _ in range(2)]
+    fns = [pool.local_function(draw, value.type.member) for _ in range(2)]
     return fc.federated_zip(tuple(fc.federated_map(fn, value) for fn in fns))
 
 
-def zip_values(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+def zip_values(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     left = _pick(draw, pool, _client, only_asks)
     return left if only_asks else fc.federated_zip({"l": left, "r": _pick(draw, pool, _client, False)})
 
 
-def broadcast(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+def broadcast(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     value = _pick(draw, pool, _server, only_asks)
     return value if only_asks else fc.federated_broadcast(value)
 
 
-def add_up(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+def add_up(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     value = _pick(draw, pool, _client_tensors, only_asks)
     return value if only_asks else fc.federated_sum(value)
 
 
-def average(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+def average(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     def accepts(v: Any) -> bool:
         return _client_tensors(v) and _inexact(v.type.member)
 
@@ -157,7 +192,7 @@ def average(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     return fc.federated_mean(value)
 
 
-def aggregate(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+def aggregate(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     """A count and a sum in a single aggregation, with a merge over a tuple and a report."""
     value = _pick(draw, pool, _client_tensors, only_asks)
     if only_asks:
@@ -173,18 +208,18 @@ def aggregate(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> An
     return fc.federated_aggregate(value, zero, accumulate, merge, lambda total: (total[1], total[0]))
 
 
-def apply_at_server(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+def apply_at_server(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     value = _pick(draw, pool, _server, only_asks)
-    return value if only_asks else fc.federated_apply(_local_function(draw, value.type.member), value)
+    return value if only_asks else fc.federated_apply(pool.local_function(draw, value.type.member), value)
 
 
-def place_constant(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+def place_constant(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     if only_asks:
         return True
     return fc.federated_value(draw(st.sampled_from([1, 2.5])), draw(st.sampled_from([SERVER, CLIENTS])))
 
 
-def pick_element(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+def pick_element(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     """An element of a placed struct; an element of an all-equal value is all-equal."""
 
     def is_struct(v: Any) -> bool:
@@ -195,17 +230,17 @@ def pick_element(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) ->
     return value if only_asks else value[draw(st.integers(0, len(value) - 1))]
 
 
-def extreme(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+def extreme(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     value = _pick(draw, pool, lambda v: _client_tensors(v) and _real(v.type.member), only_asks)
     return value if only_asks else draw(st.sampled_from([fc.federated_min, fc.federated_max]))(value)
 
 
-def counted(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+def counted(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     value = _pick(draw, pool, _client, only_asks)
     return value if only_asks else fc.federated_count(value)
 
 
-def collected(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+def collected(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     """The last of at most three clients' values, which depends on their order."""
     value = _pick(draw, pool, lambda v: _client(v) and isinstance(v.type.member, TensorType), only_asks)
     if only_asks:
@@ -215,7 +250,7 @@ def collected(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> An
     return fc.federated_map(lambda s: fc.sequence_reduce(s, zero, lambda _, x: x), rows)
 
 
-def secure(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+def secure(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     value = _pick(draw, pool, lambda v: _client_tensors(v) and _integer(v.type.member), only_asks)
     if only_asks:
         return value
@@ -223,15 +258,15 @@ def secure(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     return draw(st.sampled_from(sums))(value)
 
 
-def seeded(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+def seeded(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     return only_asks or fc.federated_random_seed(draw(st.sampled_from([SERVER, CLIENTS])))
 
 
-def evaluated(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+def evaluated(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     return only_asks or fc.federated_eval(lambda: 3, draw(st.sampled_from([SERVER, CLIENTS])))
 
 
-def selected(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+def selected(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     """A sum of slices of a server value; the slice of key k is the pair of the value and k."""
     value = _pick(draw, pool, _server, only_asks)
     if only_asks:
@@ -322,17 +357,67 @@ _BINARY: dict[str, Callable] = {
 }
 
 
+def _function_of_any_type(draw: st.DrawFn, type_: Type) -> Callable:
+    """A function of one to three operations; it leaves out those that refuse their operands."""
+
+    def fn(x: Value) -> Any:
+        for _ in range(draw(st.integers(1, 3))):
+            with contextlib.suppress(TypeMismatch, TracingError):
+                x = x.builder.value(_operation(draw, x))
+        return x
+
+    return with_parameters(fn, 1)
+
+
+def _operation(draw: st.DrawFn, x: Value) -> Any:
+    """A random operation on a value of any type."""
+    if isinstance(x.type, SequenceType):
+        twice = draw(st.booleans())
+        return fc.sequence_sum(fc.sequence_map(lambda e: fc.generic_plus(e, e), x) if twice else x)
+    kind = draw(st.sampled_from(["binary", "binary", "binary", "cast", "cast", "where", "pair", "item", "graph"]))
+    if kind == "cast":
+        return fc.cast(x, draw(st.sampled_from([*DTYPES])))
+    if kind == "item" and isinstance(x.type, StructType) and len(x.type):
+        return x[draw(st.integers(0, len(x.type) - 1))]
+    if kind == "graph":
+        return fc.tf_computation(x.type)(lambda v: (v, tf.constant([1, 2])))(x)
+    dtype = x.type.dtype.name if isinstance(x.type, TensorType) else "float32"
+    other = x if draw(st.booleans()) else _any_number(draw, dtype if draw(st.booleans()) else None)
+    if kind == "pair":
+        return (x, other) if draw(st.booleans()) else (other, x)
+    if kind == "where":
+        condition = fc.equal(x, x) if draw(st.booleans()) else _any_number(draw, "bool")
+        return fc.where(condition, x, other)
+    return draw(st.sampled_from(_BINARY_OF_ANY_TYPE))(x, other)
+
+
+_BINARY_OF_ANY_TYPE = (
+    *(fc.generic_plus, fc.generic_minus, fc.generic_multiply, fc.generic_divide),
+    *(fc.minimum, fc.maximum, fc.modulo, fc.less, fc.equal),
+)
+
+
+def _any_number(draw: st.DrawFn, dtype: str | None) -> Any:
+    """A scalar of the dtype, or of any."""
+    numpy_dtype = DTYPES[dtype or draw(st.sampled_from([*DTYPES]))].numpy
+    number = array_of(numpy_dtype, (), np.random.default_rng(draw(st.integers(0, 99))), "exact")
+    return number if isinstance(number, bytes) else number[()]
+
+
 def _constant(draw: st.DrawFn, type_: TensorType) -> np.generic | np.ndarray:
     """A number that is not 0, of the type; integers modulo 0 have no result."""
     number = draw(st.sampled_from([-3, -1, 1, 2]))
     return np.full(tuple(s or 0 for s in type_.sizes), number, type_.dtype.numpy)[()]
 
 
-def _result(draw: st.DrawFn, pool: list[Value]) -> Value:
+def _results(pool: _Pool) -> list[Value]:
+    """The values without sequences."""
+    return [v for v in pool if not _has_sequence(v.type)] or [fc.federated_value(1, SERVER)]
+
+
+def _result(draw: st.DrawFn, pool: _Pool) -> Value:
     """The result: a value or a pair of values, without sequences."""
-    candidates = [v for v in pool if not _has_sequence(v.type)]
-    if not candidates:
-        candidates = [fc.federated_value(1, SERVER)]
+    candidates = _results(pool)
     first = candidates[-1]
     if not draw(st.booleans()):
         return first

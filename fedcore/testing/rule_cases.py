@@ -125,6 +125,12 @@ def case_of_arrays(
     if shapes is None:
         return None
     rng = np.random.default_rng(0)
+    spreads = [array[None] if static[i] else spread_over_clients(array, rng) for i, array in enumerate(arrays)]
+    for i, name in enumerate(names):
+        if structures and name in structures and not static[i]:
+            spreads[i] = np.stack([np.asarray(structures[name](value), arrays[i].dtype) for value in spreads[i]])
+    each = [[s[k % len(s)] for s in spreads] for k in range(CLIENTS)]
+    all_fit = all(result_shapes(alone, values) == shapes for values in each)
     operands: list[Operand] = []
     for i, (name, array) in enumerate(zip(names, arrays, strict=True)):
 
@@ -132,16 +138,13 @@ def case_of_arrays(
             others = [o.array[client] for o in operands]
             return result_shapes(alone, [*others, value, *arrays[position + 1 :]]) == shapes
 
-        spread = None if static[i] else spread_over_clients(array, rng)
-        if spread is not None and structures and name in structures:
-            spread = np.stack([np.asarray(structures[name](value), array.dtype) for value in spread])
-        if spread is not None and all(fits(k, v) for k, v in enumerate(spread)):
-            operands.append(Operand(name, spread, kind=kinds[i] if kinds else "data"))
+        if not static[i] and (all_fit or all(fits(k, v) for k, v in enumerate(spreads[i]))):
+            operands.append(Operand(name, spreads[i], kind=kinds[i] if kinds else "data"))
         else:
             is_static = array.dtype.kind in "iu"
             values = [v for v in _other_values(array) if fits(0, v)] if is_static else []
-            each = [[array, *values][k % (1 + len(values))] for k in range(CLIENTS)]
-            operands.append(Operand(name, np.stack(each), is_static))
+            own = [[array, *values][k % (1 + len(values))] for k in range(CLIENTS)]
+            operands.append(Operand(name, np.stack(own), is_static))
     return RuleCase(tuple(operands), attributes)
 
 

@@ -100,7 +100,7 @@ def padded_layouts(case: RuleCase, alone: Alone) -> Iterator[Layout]:
             variants.append(tuple(attrs.evolve(p, form=Form.SHARED) if i in others else p for i, p in enumerate(own)))
         padded = [i for i, p in enumerate(own) if p.axis is not None]
         for places in variants:
-            for padding in (Padding.COPIES, Padding.UNKNOWN, Padding.ZEROS):
+            for padding in (Padding.COPIES, Padding.UNKNOWN, *[Padding.ZEROS] * (places is own)):
                 yield Layout(places, size, 1, padding)
         if len(padded) + len(others) > 1:
             for i in padded:

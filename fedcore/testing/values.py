@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 
 SPREADS = ("small", "offset", "mixed", "special", "large")
-"""Ranges of numbers.
+"""Ranges of numbers for every checker; `draw` takes "exact" too.
 
 small: halves and integers near 0, with ties. Sums of a few are exact in float32, so a correct result does not depend on
     the order of the sum.
@@ -15,6 +15,7 @@ offset: near a large number: their squares are not exact, so that a formula with
 mixed: of several orders of magnitude.
 special: zeros of both signs, infinite floats, NaN and ties; the least and the largest integers, and integers that
     float32, float64 and smaller integers do not have.
+exact: as special, without floats of which sums in another order have other roundings.
 large: finite floats whose squares overflow or vanish, and whose sums do not; of integers as special.
 """
 
@@ -49,12 +50,14 @@ def draw(dtype: np.dtype, shape: Sequence[int], rng: np.random.Generator, spread
     """An array of numbers of a spread, of letters or of booleans; a scalar for the shape ()."""
     shape = tuple(shape)
     if dtype.kind == "O":
-        letters = np.array([b"a", b"b", b""], object)[rng.integers(0, 2 if spread == "small" else 3, shape)]
+        letters = np.array([b"a", b"b", b"", b"\xff", b"b\0"], object)
+        letters = letters[rng.integers(0, 2 if spread == "small" else len(letters), shape)]
         return letters if shape else bytes(letters)
     if dtype.kind == "b":
         return np.asarray(rng.integers(0, 2, shape)).astype(np.bool_)
-    if spread in ("special", "large"):
-        values = special_values(dtype) if spread == "special" else large_values(dtype)
+    if spread in ("special", "exact", "large"):
+        values = large_values(dtype) if spread == "large" else special_values(dtype)
+        values = [v for v in values if spread != "exact" or v != 1 / 3]
         count = int(np.prod(shape))
         order = rng.permuted(np.resize(np.arange(len(values)), max(count, 1)))[:count]  # each occurs, if there is room
         return np.array([values[i] for i in order], dtype).reshape(shape)
