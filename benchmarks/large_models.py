@@ -37,7 +37,8 @@ class Case:
         rows: of a batch.
         optimizer: `sgd` or `adam`, of clients.
         settings: of the runtime.
-        unit: what memory is counted in: the bytes of the `weights`, or of the clients' `data`.
+        unit: what memory is counted in: the bytes of the `weights`, of the clients' `data`, or `MB`.
+        evaluates: a round computes each client's metrics, and trains nothing.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Case:
     optimizer: str = "sgd"
     settings: tuple[tuple[str, object], ...] = ()
     unit: str = "weights"
+    evaluates: bool = False
 
 
 _NO_LOW_RANK = (("low_rank", False),)
@@ -81,6 +83,17 @@ CASES = [
     Case("20,000 examples beside nine of 64", ("dense", 784, 1), _SKEWED, rows=32, unit="data"),
     Case("log-normal sizes", ("dense", 784, 1), _LOG_NORMAL, rows=32, unit="data"),
 ]
+
+_ZIPF = tuple(int(1e5 / rank**2.5) for rank in range(1, 101))
+UNUSUAL = [
+    Case("Zipf sizes, 1 to 100,000 examples", ("dense", 64, 1), _ZIPF, rows=32, unit="MB"),
+    Case("evaluation by client", ("dense", 784, 1), (100,) * 300, rows=32, unit="MB", evaluates=True),
+    Case("100 dense layers", ("dense", 64, 100), (40,) * 10, rows=20, unit="MB"),
+    Case("LSTM, 512 units, 200 steps", ("lstm", 512, 200), (32,) * 4, rows=16, unit="MB"),
+    Case("MobileNet", ("mobilenet",), unit="MB"),
+    Case("transformer of 6 blocks", ("transformer", 64, 6, 5_000), unit="MB"),
+]
+"""The cases of `benchmarks.shapes`."""
 
 
 def _transformer(width: int, depth: int, words: int):
@@ -139,12 +152,26 @@ def _efficientnet():
     return EfficientNetB0(weights=None, input_shape=(32, 32, 3), classes=10, classifier_activation=None)
 
 
+def _mobilenet():
+    from keras.applications import MobileNet
+
+    return MobileNet(weights=None, input_shape=(32, 32, 3), classes=10, classifier_activation=None)
+
+
+def _lstm(units: int, steps: int):
+    from keras import Input, Sequential, layers
+
+    return Sequential([Input((steps, LENGTH)), layers.LSTM(units), layers.Dense(10)])
+
+
 _MODELS: dict[str, Callable] = {
     "transformer": _transformer,
     "adapters": _adapters,
     "dense": _dense,
     "resnet": _resnet,
     "efficientnet": _efficientnet,
+    "mobilenet": _mobilenet,
+    "lstm": _lstm,
 }
 
 
@@ -159,14 +186,14 @@ def make_clients(case: Case) -> list[tuple[np.ndarray, np.ndarray]]:
     def inputs(examples: int) -> np.ndarray:
         if kind in ("transformer", "adapters"):
             return rng.integers(0, arguments[-1], (examples, LENGTH)).astype(np.int32)
-        shape = (arguments[0],) if kind == "dense" else (32, 32, 3)
-        return rng.normal(size=(examples, *shape)).astype(np.float32)
+        shapes = {"dense": arguments[:1], "lstm": (*arguments[1:], LENGTH)}
+        return rng.normal(size=(examples, *shapes.get(kind, (32, 32, 3)))).astype(np.float32)
 
     return [(inputs(n), rng.integers(0, 10, n).astype(np.int32)) for n in case.examples]
 
 
 def fedcore_round(case: Case, clients: list) -> Callable[[], None]:
-    """A round of federated averaging on fedcore."""
+    """A round of federated averaging, or of evaluation, on fedcore."""
     import keras
 
     import fedcore as fc
@@ -176,9 +203,13 @@ def fedcore_round(case: Case, clients: list) -> Callable[[], None]:
 
     def model_fn():
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        return fc.learning.from_keras_model(make_model(case), loss, data[0].element_spec)
+        metrics = [keras.metrics.SparseCategoricalAccuracy()] if case.evaluates else []
+        return fc.learning.from_keras_model(make_model(case), loss, data[0].element_spec, metrics=metrics)
 
-    process = fc.learning.algorithms.build_weighted_fed_avg(model_fn, lambda: optimizers[case.optimizer](RATE))
+    if case.evaluates:
+        process = fc.learning.algorithms.build_fed_eval(model_fn, per_client=[0.5])
+    else:
+        process = fc.learning.algorithms.build_weighted_fed_avg(model_fn, lambda: optimizers[case.optimizer](RATE))
     context, states = fc.runtime.local(**dict(case.settings)), []
 
     def run() -> None:
@@ -230,7 +261,21 @@ def hand_written_round(case: Case, clients: list) -> Callable[[], None]:
         for w, t in zip(weights, total, strict=True):
             w += t / count
 
-    return run
+    @tf.function(reduce_retracing=True)
+    def evaluate(x, y):
+        outputs = model(x, training=False)
+        hits = tf.argmax(outputs, 1, tf.int32) == y
+        return loss_fn(y, outputs) * tf.cast(tf.size(y), tf.float32), tf.reduce_sum(tf.cast(hits, tf.float32))
+
+    def metrics() -> None:
+        by_client = []
+        for x, y in clients:
+            batches = range(0, len(y), case.rows)
+            sums = [evaluate(tf.constant(x[i : i + case.rows]), tf.constant(y[i : i + case.rows])) for i in batches]
+            by_client.append(np.sum(sums, 0) / len(y))
+        np.median(by_client, 0)
+
+    return metrics if case.evaluates else run
 
 
 def _measure(case: Case, side: str, rounds: int) -> dict:
@@ -253,16 +298,16 @@ def _measure(case: Case, side: str, rounds: int) -> dict:
     round_s = (time.process_time() - cpu_s) / rounds
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     data_bytes = sum(a.nbytes for client in clients for a in client)
-    unit_bytes = data_bytes if case.unit == "data" else 4 * make_model(case).count_params()
-    return {"memory": (peak - imported) / unit_bytes, "round_s": round_s, "first_s": first_s}
+    units = {"data": lambda: data_bytes, "MB": lambda: 10**6, "weights": lambda: 4 * make_model(case).count_params()}
+    return {"memory": (peak - imported) / units[case.unit](), "round_s": round_s, "first_s": first_s}
 
 
-def measure_case(index: int, rounds: int, sides: tuple[str, ...] = SIDES) -> dict[str, dict | None]:
+def measure_case(case: Case, rounds: int, sides: tuple[str, ...] = SIDES) -> dict[str, dict | None]:
     """The figures of each side; None for a process that ended."""
     figures = {}
     for side in sides:
         command = [sys.executable, "-m", "benchmarks.large_models", "--rounds", str(rounds)]
-        environment = {**os.environ, CHILD: f"{index} {side}"}
+        environment = {**os.environ, CHILD: f"{side} {case.name}"}
         child = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
         figures[side] = None if child.returncode else json.loads(child.stdout.splitlines()[-1])
     return figures
@@ -275,13 +320,14 @@ def measure_case(index: int, rounds: int, sides: tuple[str, ...] = SIDES) -> dic
 def main(only: tuple[str, ...], rounds: int, sides: tuple[str, ...]) -> None:
     """Prints a line as each case is measured: fedcore, then the loop by hand."""
     if os.environ.get(CHILD):
-        index, side = os.environ[CHILD].split()
-        click.echo(json.dumps(_measure(CASES[int(index)], side, rounds)))
+        side, name = os.environ[CHILD].split(" ", 1)
+        (case,) = (case for case in (*CASES, *UNUSUAL) if case.name == name)
+        click.echo(json.dumps(_measure(case, side, rounds)))
         return
     click.echo(f"{'case':36} {'memory':>16} {'CPU s a round':>18} {'ratio':>6} {'first call, CPU s':>18} {'ratio':>6}")
-    for index, case in enumerate(CASES):
-        if not only or any(part in case.name for part in only):
-            click.echo(_line(case, measure_case(index, rounds, sides)))
+    cases = [case for case in (*CASES, *UNUSUAL) if any(part in case.name for part in only)] if only else CASES
+    for case in cases:
+        click.echo(_line(case, measure_case(case, rounds, sides)))
 
 
 def _line(case: Case, figures: dict[str, dict | None]) -> str:

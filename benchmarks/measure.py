@@ -28,7 +28,7 @@ def measure(name: str, rounds: int) -> dict:
     if name == "secure":
         return measure_secure_sums(min(rounds, 3))
     if name == "large":
-        cases = {case.name: measure_case(index, rounds=3) for index, case in enumerate(CASES)}
+        cases = {case.name: measure_case(case, rounds=3) for case in CASES}
         return {"cases": cases, "units": {case.name: case.unit for case in CASES}}
     if name == "states":
         from benchmarks.client_states import measure_client_states

@@ -1,9 +1,9 @@
-"""Programs of unusual shapes beside loops written by hand: CPU time, and bits that cross.
+"""Programs of unusual shapes beside loops written by hand: CPU time, peak memory, and bits that cross.
 
 python -m benchmarks.shapes [--only ROW …] [--rounds N]
 
 A row is a function of `ROWS`. Seconds are CPU time of the process, of all its threads: the best of some rounds, in
-which fedcore and the loops take turns.
+which fedcore and the loops take turns. Memory is measured as in `large_models`, in processes of their own.
 """
 
 import os
@@ -20,12 +20,16 @@ import attrs
 import click
 import numpy as np
 
+from benchmarks.large_models import UNUSUAL, Case, fedcore_round, hand_written_round, make_clients, measure_case
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+MEMORY, FIRST_CALLS = UNUSUAL[:4], [UNUSUAL[2], *UNUSUAL[4:]]
 
 
 @attrs.frozen
 class Figure:
-    """One line of the table.
+    """One line of the table: seconds, or MB where `unit` says so.
 
     Args:
         hand_s: of the loop that `hand` names.
@@ -37,6 +41,7 @@ class Figure:
     hand: str
     hand_s: float
     note: str = ""
+    unit: str = "s"
 
     @property
     def ratio(self) -> float:
@@ -381,50 +386,54 @@ def rates(rounds: int) -> list[Figure]:
     ]
 
 
+def memory(rounds: int) -> list[Figure]:
+    """The peak memory of models and cohorts of unusual shapes, with the CPU time of a round."""
+    figures = []
+    for case in MEMORY:
+        fedcore, hand = measure_case(case, rounds).values()
+        if fedcore and hand:  # each process ended well
+            note = f"CPU time of a round: {fedcore['round_s'] / hand['round_s']:.2f} of the loop's"
+            figures.append(Figure(case.name, fedcore["memory"], "a loop", hand["memory"], note, "MB"))
+    return figures
+
+
 def first_calls(rounds: int) -> list[Figure]:
-    """Building and the first round of a dense model of 30 layers, with an empty and a filled FEDCORE_CACHE.
+    """Building and the first round of deep models, with an empty and a filled FEDCORE_CACHE.
 
     Each in an interpreter of its own, after the imports and one small round of either kind.
     """
+    return [figure for case in FIRST_CALLS for figure in _first_calls_of(case, rounds)]
+
+
+def _first_calls_of(case: Case, rounds: int) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
-        seconds = {how: _first_call_s(how, folder) for how in ("fill", "use", "by hand")}
+        seconds = {how: _first_call_s(case, how, folder) for how in ("fill", "use", "by hand")}
         for _ in range(rounds - 1):
             for how in ("use", "by hand"):
-                seconds[how] = min(seconds[how], _first_call_s(how, folder))
-    what = "first round of 30 dense layers"
+                seconds[how] = min(seconds[how], _first_call_s(case, how, folder))
     return [
-        Figure(what, seconds["fill"], "a loop", seconds["by hand"]),
-        Figure(f"{what}, FEDCORE_CACHE is filled", seconds["use"], "it is empty", seconds["fill"]),
+        Figure(f"first round: {case.name}", seconds["fill"], "a loop", seconds["by hand"]),
+        Figure("", seconds["use"], "an empty FEDCORE_CACHE", seconds["fill"]),
     ]
 
 
-def _first_call_s(how: str, folder: str) -> float:
-    code = f"from benchmarks.shapes import first_call; print(first_call({how!r}))"
+def _first_call_s(case: Case, how: str, folder: str) -> float:
+    code = f"from benchmarks.shapes import first_call; print(first_call({case.name!r}, {how!r}))"
     environment = os.environ | {"FEDCORE_CACHE": folder}
     command = [sys.executable, "-c", code]
     out = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True).stdout
     return float(out.splitlines()[-1])
 
 
-def first_call(how: str) -> float:
-    """CPU seconds of building a model of 30 layers and its first round, by fedcore or by hand, in this process."""
-    clients = _labelled_clients()
-    for layers in (1, 30):  # the first one imports
+def first_call(name: str, how: str) -> float:
+    """CPU seconds of building a model and its first round, by fedcore or by hand, in this process."""
+    (case,) = (case for case in FIRST_CALLS if case.name == name)
+    make_round = hand_written_round if how == "by hand" else fedcore_round
+    for each in (Case("small", ("dense", 64, 1), rows=20), case):  # the first one imports
+        clients = make_clients(each)
         began = time.process_time()
-        if how == "by hand":
-            net = _keras_net(layers)
-            _hand_round(net, _hand_step(net, 0.1), [_hand_batches(client) for client in clients])
-        else:
-            _fedcore_round(clients, layers)
+        make_round(each, clients)()
     return time.process_time() - began
-
-
-def _fedcore_round(clients: list, layers: int) -> None:
-    import fedcore as fc
-
-    sgdm = fc.learning.optimizers.build_sgdm(0.1)
-    process = fc.learning.algorithms.build_weighted_fed_avg(lambda: _dense_model(clients, layers), sgdm)
-    process.next(process.initialize(), clients)
 
 
 def _labelled_clients() -> list:
@@ -494,6 +503,7 @@ ROWS: dict[str, Callable[[int], list[Figure]]] = {
     "foreign": foreign,
     "states": states,
     "rates": rates,
+    "memory": memory,
     "first-calls": first_calls,
 }
 
@@ -505,10 +515,11 @@ def main(names: tuple[str, ...], rounds: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("row", "program", "fedcore, s", "beside", "s", "ratio", "")
+    table = Table("row", "program", "fedcore", "beside", "", "ratio", "")
     for name in names or ROWS:
         for f in ROWS[name](rounds):
-            table.add_row(name, f.what, f"{f.fedcore_s:.4f}", f.hand, f"{f.hand_s:.4f}", f"{f.ratio:.2f}", f.note)
+            ours, hand = (f"{n:.4f} s" if f.unit == "s" else f"{n:.0f} {f.unit}" for n in (f.fedcore_s, f.hand_s))
+            table.add_row(name, f.what, ours, f.hand, hand, f"{f.ratio:.2f}", f.note)
     Console(width=150).print(table)
 
 

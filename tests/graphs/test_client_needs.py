@@ -70,6 +70,29 @@ def test_the_functions_that_a_loop_calls_count_once():
     assert 8_000 <= graph_peak(repeated) < 14_000
 
 
+def loop_gradient(most_iterations):
+    @fc.tf_computation(("float32", (None, 1000)))
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.while_loop(
+                lambda i, _: i < 50, lambda i, y: (i + 1, tf.tanh(y * x)), (0, x), maximum_iterations=most_iterations
+            )[1]
+        return tape.gradient(y, x)
+
+    return gradient
+
+
+def test_a_loop_keeps_the_values_of_all_iterations_for_its_gradient():
+    rows = 8
+    peaks = [graph_peak(loop_gradient(most), rows) for most in (10, 50)]
+    assert peaks[1] - peaks[0] == pytest.approx(40 * 4 * rows * 1000, rel=0.01)
+
+
+def test_a_loop_without_a_greatest_number_of_iterations_counts_one():
+    assert graph_peak(loop_gradient(None)) < graph_peak(loop_gradient(10))
+
+
 def test_a_step_of_gradient_descent_needs_the_gradient_and_its_activations():
     rows = 8
     activations = 4 * rows * 256

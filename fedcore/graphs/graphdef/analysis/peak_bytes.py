@@ -4,7 +4,8 @@ In:  a graph, and the size of axes that its arguments leave open. Out: bytes bes
 
 TensorFlow runs operations as soon as their operands are there, so the order of the graph is a guess. An operation of
 `_IN_PLACE` writes into an operand that nothing else reads, as TensorFlow does. Constants are part of the executable and
-do not count. A loop counts with one iteration, and with the elements that its lists reserve.
+do not count. A loop counts with one iteration, and with the elements that its lists reserve, or that its iterations add
+to them for its gradient, if their greatest number is known.
 
 Example: a step of gradient descent with the gradient g of the weights w computes `rate * g` in the place of g, and
 `w - rate * g` in the place of that, so beside w one copy of the weights is alive.
@@ -78,7 +79,7 @@ def peak_bytes(graph: Graph, data: bytes, rows: int, factored: FactoredKernels =
         data: the graph's canonical bytes.
         rows: the size of each axis that the types of arguments and of sequences' elements leave open.
     """
-    peak = functools.partial(_peak, factored=factored)
+    peak = functools.partial(_peak, factored=factored, rows=rows)
     key = graph.digest, rows, factored
     return _PEAKS.get(key, lambda: peak(captured_graph(graph, data, open_size=rows).main))
 
@@ -86,8 +87,9 @@ def peak_bytes(graph: Graph, data: bytes, rows: int, factored: FactoredKernels =
 _PEAKS: LruCache[tuple, int] = LruCache(256)
 
 
-def _peak(region: Region, factored: FactoredKernels) -> int:
+def _peak(region: Region, factored: FactoredKernels, rows: int) -> int:
     """The peak of a region beside its arguments and the values around it."""
+    size_bytes = functools.partial(_value_bytes, factored=factored, rows=rows)
     sources: dict[Value, Value] = {}  # a view -> the value that it is a view of
     operands_of: dict[Node, list[Value]] = {}
     for node in region.nodes:
@@ -99,14 +101,15 @@ def _peak(region: Region, factored: FactoredKernels) -> int:
     alive: dict[Value, int] = {}  # bytes of the values that are not arguments, constants, or views
     total = peak = 0
     for node, operands in operands_of.items():
-        inner = max((_peak(r, factored) for r in node.regions), default=0)  # one of them runs at a time
+        inner = max((_peak(r, factored, rows) for r in node.regions), default=0)  # one of them runs at a time
         freed = []
         for value in operands:
             users[value] -= 1
             if not users[value] and value in alive and value not in lasting:
                 freed.append(value)
         if node.op != "Const" and node.op not in _ALIASES:
-            own = {v: _value_bytes(v, factored) for v in node.outputs}
+            own = {v: size_bytes(v) for v in node.outputs}
+            own |= {v: count * sum(map(size_bytes, items)) for v, (count, items) in _added_items(node).items()}
             in_place = max((alive[v] for v in freed), default=0) if node.op in _IN_PLACE else 0
             peak = max(peak, total + inner + sum(own.values()) - min(in_place, sum(own.values())))
             own = {v: size for v, size in own.items() if users.get(v) or v in lasting}
@@ -118,16 +121,47 @@ def _peak(region: Region, factored: FactoredKernels) -> int:
     return peak
 
 
-def _value_bytes(value: Value, factored: FactoredKernels) -> int:
+def _added_items(node: Node) -> dict[Value, tuple[int, list[Value]]]:
+    """For each list that a loop returns, and began with no items: (most iterations, values that an iteration adds).
+
+    A value that is added to several lists counts for the first. A loop variable counts for none: the iteration before
+    computed it.
+    """
+    added: dict[Value, tuple[int, list[Value]]] = {}
+    counted = set[Value]()
+    for region in node.regions if node.op in ("while", "scan") else ():
+        variables = region.arguments[-len(node.outputs) :]
+        initial_values = node.inputs[-len(node.outputs) :]
+        lists = dict(zip(variables, zip(initial_values, node.outputs, strict=True), strict=True))
+        counted.update(region.arguments)
+        for push in (n for n in region.nodes if n.op == "TensorListPushBack"):
+            items, value = push.inputs
+            initial, result = lists.get(items, (None, None))
+            creation = None if initial is None else initial.node
+            if result is None or creation is None or creation.op != "EmptyTensorList" or value in counted:
+                continue
+            most = static_value(creation.inputs[1])
+            if most is not None and most > 0:
+                counted.add(value)
+                added.setdefault(result, (int(most), []))[1].append(value)
+    return added
+
+
+def _value_bytes(value: Value, factored: FactoredKernels, rows: int) -> int:
     if value.dtype in (tf.variant, tf.resource):
         node = value.node
         return _list_bytes(node) if node is not None and node.op == "TensorListReserve" else 0
-    return factored.size_bytes(value.dtype, _shape(value.shape))
+    return factored.size_bytes(value.dtype, _shape(value.shape, rows))
 
 
-def _shape(shape: tf.TensorShape) -> Shape:
-    """A shape; axes that are still unknown, which are those of small vectors of sizes, count as 1."""
-    return () if shape.rank is None else tuple(1 if s is None else s for s in shape)
+def _shape(shape: tf.TensorShape, rows: int) -> Shape:
+    """A shape. The first axis of a matrix that is still unknown counts as the rows of a batch, which loops lose; other
+    unknown axes, such as those of small vectors of sizes, count as 1.
+    """
+    if shape.rank is None:
+        return ()
+    first = rows if shape.rank > 1 else 1
+    return tuple((1 if i else first) if s is None else s for i, s in enumerate(shape))
 
 
 def _list_bytes(node: Node) -> int:
