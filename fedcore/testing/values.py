@@ -56,8 +56,8 @@ def draw(dtype: np.dtype, shape: Sequence[int], rng: np.random.Generator, spread
     if spread in ("special", "large"):
         values = special_values(dtype) if spread == "special" else large_values(dtype)
         count = int(np.prod(shape))
-        order = rng.permuted(np.resize(np.arange(len(values)), max(count, 1)))[:count]  # each occurs, if there is room
-        return np.array([values[i] for i in order], dtype).reshape(shape)
+        places = np.resize(rng.permutation(len(values)), max(count, 1))  # each occurs, if there is room
+        return np.array([values[i] for i in rng.permuted(places)[:count]], dtype).reshape(shape)
     numbers = np.asarray(rng.integers(0 if dtype.kind == "u" else -8, 9, shape))
     if dtype.kind in "iu":
         most = int(np.iinfo(dtype).max)
