@@ -98,8 +98,10 @@ def _other_constants(array: np.ndarray) -> list[np.ndarray]:
         return []
     others = [array + 1, array - 1] if array.dtype.kind != "u" else [array + 1]
     if array.ndim == 1 and array.size > 1:
-        return [*others, array[::-1].copy(), np.roll(array, 1), np.sort(array)]
-    return [*others, -array, np.stack([array, array + 1]).reshape(2, *[1] * (2 - array.ndim), *array.shape)]
+        others += [array[::-1].copy(), np.roll(array, 1), np.sort(array)]
+    else:
+        others += [-array, np.stack([array, array + 1]).reshape(2, *[1] * (2 - array.ndim), *array.shape)]
+    return [other for other in others if not np.array_equal(other, array)]
 
 
 def _changed(
