@@ -99,7 +99,7 @@ def _check_without_clients(name: str, process: AggregationProcess, types: list[T
     """Checks that a round without clients, which may have no result, leaves a state that later rounds can use."""
     law = f"{name}: the result is finite after a round without clients, as before it"
     first, _, last = _positive(_rounds(types, 7, "small"))
-    empty = [[] for _ in types]
+    empty: list[list] = [[] for _ in types]
     state, is_finite = _run(law, process.initialize, [], local, None), []
     for values in (first, empty, last):
         output = _run(law, process.next, [state, *values], local, values)

@@ -118,7 +118,7 @@ def _check_siblings(encoder: Encoder, type_: TensorType, relative_error: float) 
     """Checks the errors of a longer vector, and of a matrix of float64, if the encoder takes them."""
     if not type_.dtype.is_float or type_.sizes is None or None in type_.sizes:
         return
-    size = math.prod(type_.sizes)
+    size = math.prod(s or 0 for s in type_.sizes)
     wider = "float64" if type_.dtype.name == "float32" else type_.dtype
     for sibling in (TensorType(type_.dtype, (size + size // 2 + 1,)), TensorType(wider, (3, size // 3 + 1))):
         try:

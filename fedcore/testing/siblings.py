@@ -65,17 +65,23 @@ def _changes(region: Region) -> Iterator[tuple[Change | None, tuple[tf.DType, tf
             if isinstance(content, bool):
                 yield from ((_at(node, _flip(name, not content, i)), None) for i in (None, *range(len(node.inputs))))
         for place, value in enumerate(node.inputs):
-            is_constant = value.node is not None and value.node.op == "Const"
-            array = value.node["value"] if is_constant else None
+            array = value.node["value"] if value.node is not None and value.node.op == "Const" else None
             for other in [] if array is None else _other_constants(array):
-                yield _at(node, lambda inputs, _, i=place, a=other: inputs.__setitem__(i, ops.constant(a))), None
+                yield _at(node, _constant_at(place, other)), None
             if array is None and number and value.shape.rank is not None:
-                shape = tf.TensorShape([2, *value.shape])
-                yield _at(node, lambda inputs, _, i=place, v=value, s=shape: _replace(inputs, i, v.dtype, s)), None
+                yield _at(node, _argument_at(place, value.dtype, tf.TensorShape([2, *value.shape]))), None
 
 
 def _at(node: Node, change: Callable[[list[Value], dict], None]) -> Change:
     return lambda other, inputs, attributes: change(inputs, attributes) if other is node else None
+
+
+def _constant_at(place: int, array: np.ndarray) -> Callable[[list[Value], dict], None]:
+    return lambda inputs, _: inputs.__setitem__(place, ops.constant(array))
+
+
+def _argument_at(place: int, dtype: tf.DType, shape: tf.TensorShape) -> Callable[[list[Value], dict], None]:
+    return lambda inputs, _: _replace(inputs, place, dtype, shape)
 
 
 def _flip(name: str, content: bool, place: int | None) -> Callable[[list[Value], dict], None]:
