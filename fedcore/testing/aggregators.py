@@ -1,9 +1,11 @@
 """Checks the laws of an aggregator: a factory of aggregation processes."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 import fedcore as fc
 from fedcore.aggregators.factory import (
@@ -24,8 +26,11 @@ COHORTS = ((0, "small"), (1, "small"), (2, "special"), (7, "small"), (20, "small
 
 ROUNDS = 3
 
-MANY = 150
-"""Clients that a count of 8 bits does not hold."""
+MANY = 300
+"""Clients, and rounds, that a count of 8 bits does not hold, signed or not."""
+
+WEIGHT_SCALES = (1, 1 / 32, 97)
+"""Of the weights in each round with a meaning: some sum up to less than 1, others need more than 8 bits."""
 
 
 def check_aggregator(
@@ -41,15 +46,17 @@ def check_aggregator(
     Laws: `create` gives an `AggregationProcess` for the types, weighted if the factory is. `next` runs three times, for
     0, 1, 2, 7 and 20 clients; each run takes the state of the one before. The local runtime gives the state, the result
     and the measurements of the reference runtime, which folds all clients in one block; the values of two clients are
-    NaN, infinite floats and extreme integers, and may be refused by both. With `meaning` the results are also those of
-    numpy: only this finds a mistake in the program itself, such as a count that overflows or a state that is lost.
+    NaN, infinite floats and extreme integers, and may be refused by both. The result after a round without clients is
+    finite, if it was before. With `meaning` the results are also those of numpy, of a process that is created anew and
+    after 300 rounds: only this finds a mistake in the program itself, such as a count that overflows or a state that is
+    lost.
 
     Args:
         value_type: type of a client's value.
         weight_type: type of a client's weight, for a weighted factory. Weights are generated as values are, so some are
             negative or 0. Default: float32 for a weighted factory.
-        meaning: the result of the last of some rounds, in numpy, for 1, 7, 20 and 150 clients. A round is the list of
-            the clients' values; for a weighted factory the pair of the values and the weights, which are 1 or more.
+        meaning: the result of the last of some rounds, in numpy, for 1, 7, 20 and 300 clients. A round is the list of
+            the clients' values; for a weighted factory the pair of the values and the weights, which are above 0.
             Default: the meaning is not checked.
         tolerance: how many roundings (units of the dtype's epsilon) floats may differ by.
     Raises:
@@ -76,12 +83,34 @@ def check_aggregator(
             _check_rounds(
                 name, process, clients, _rounds(types, clients, spread), local, tolerance, spread == "special"
             )
+        _check_without_clients(name, process, types, local)
         for clients, spread in (*COHORTS, (MANY, "small")):
             if meaning is not None and clients and spread == "small":
-                rounds = [[v, *map(_positive, weights)] for v, *weights in _rounds(types, clients, spread)]
-                _check_meaning(name, process, rounds, local, meaning, tolerance)
+                rounds = _positive(_rounds(types, clients, spread))
+                _check_meaning(name, factory.create(*types), rounds, local, meaning, tolerance)
+        if meaning is not None:
+            rounds = _positive(_rounds(types, 1, "small") * (MANY // ROUNDS))
+            _check_meaning(name, process, rounds, local, meaning, tolerance, checked=(MANY // 2, 257, MANY))
     finally:
         local.close()
+
+
+def _check_without_clients(name: str, process: AggregationProcess, types: list[Type], local: LocalRuntime) -> None:
+    """Checks that a round without clients, which may have no result, leaves a state that later rounds can use."""
+    law = f"{name}: the result is finite after a round without clients, as before it"
+    first, _, last = _positive(_rounds(types, 7, "small"))
+    empty: list[list] = [[] for _ in types]
+    state, is_finite = _run(law, process.initialize, [], local, None), []
+    for values in (first, empty, last):
+        output = _run(law, process.next, [state, *values], local, values)
+        state = output.state
+        is_finite.append(all(np.isfinite(leaf).all() for leaf in tf.nest.flatten(output.result) if _is_float(leaf)))
+    if is_finite[0] and not is_finite[-1]:
+        raise LawBroken(law, f"it is {output.result!r}", program=process.next.module, inputs=[first, empty, last])
+
+
+def _is_float(leaf: object) -> bool:
+    return np.asarray(leaf).dtype.kind in "fcV"
 
 
 def _rounds(types: list[Type], clients: int, spread: str) -> list[list]:
@@ -91,20 +120,43 @@ def _rounds(types: list[Type], clients: int, spread: str) -> list[list]:
     return [[values.value(placed[0]), *map(weights.value, placed[1:])] for _ in range(ROUNDS)]
 
 
-def _positive(weights: list) -> list:
-    return [np.abs(w) + np.ones_like(w) for w in weights]
+def _positive(rounds: list[list]) -> list[list]:
+    """The rounds with weights above 0."""
+    scales = itertools.cycle(WEIGHT_SCALES)
+    return [
+        [values, *([_scaled(w, scale) for w in part] for part in weights)]
+        for (values, *weights), scale in zip(rounds, scales, strict=False)
+    ]
+
+
+def _scaled(weight: Any, scale: float) -> Any:
+    positive = np.abs(weight) + np.ones_like(weight)
+    is_held = _is_float(weight) or (scale >= 1 and positive.dtype.itemsize >= 4)
+    return (positive * scale).astype(positive.dtype)[()] if is_held else positive
 
 
 def _check_meaning(
-    name: str, process: AggregationProcess, rounds: list[list], local: LocalRuntime, meaning: Callable, tolerance: float
+    name: str,
+    process: AggregationProcess,
+    rounds: list[list],
+    local: LocalRuntime,
+    meaning: Callable,
+    tolerance: float,
+    checked: Sequence[int] = range(1, ROUNDS + 1),
 ) -> None:
+    """Checks results.
+
+    Args:
+        checked: numbers of the rounds whose results are checked.
+    """
     law = f"{name}: the result of round %s is that of `meaning`, with {len(rounds[0][0])} clients"
     state = _run(law % 1, process.initialize, [], local, None)
     for number, values in enumerate(rounds, 1):
         output = _run(law % number, process.next, [state, *values], local, values)
-        received = [tuple(r) if len(r) > 1 else r[0] for r in rounds[:number]]
-        want = _as_type(meaning(received), output.result)
-        _equal(law % number, output.result, want, tolerance, process.next, received)
+        if number in checked:
+            received = [tuple(r) if len(r) > 1 else r[0] for r in rounds[:number]]
+            want = _as_type(meaning(received), output.result)
+            _equal(law % number, output.result, want, tolerance, process.next, received[-ROUNDS:])
         state = output.state
 
 

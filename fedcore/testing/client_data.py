@@ -36,7 +36,7 @@ def check_client_data(
     Args:
         columns: client id -> its examples: arrays, or lists, in dicts and tuples. Default: they are not checked.
         is_shuffled: data sets draw an order in each reading, so elements are compared in any order.
-        clients: how many clients are read, spread over all.
+        clients: how many clients are read again and again, spread over all; those of `columns` are all read once.
     Raises:
         LawBroken: names the law and the client, and shows the difference.
         TypeMismatch: it is no client data.
@@ -127,10 +127,13 @@ class _Check:
         if sorted(columns) != self._data.client_ids:
             what = f"the ids are {brief(self._data.client_ids)}, and those of the columns {brief(sorted(columns))}"
             raise self._broken("its clients are those of the columns", what)
-        for client_id in self._ids:
-            arrays = map_leaves(as_tensorflow_has_it, columns[client_id])
+        for client_id, client_columns in columns.items():
+            arrays = map_leaves(as_tensorflow_has_it, client_columns)
             rows = [map_leaves(lambda a, k=k: np.asarray(a[k]), arrays) for k in range(num_rows(arrays))]
-            self._equal("are the rows of the columns", client_id, self._rows[client_id], rows)
+            read = self._rows.get(client_id)
+            if read is None:
+                read = self._read(self._data.create_tf_dataset_for_client(client_id), client_id)
+            self._equal("are the rows of the columns", client_id, read, rows)
 
     def _check_elements(self) -> None:
         specs = self._data.element_type_structure

@@ -24,11 +24,12 @@ def check_encoder(encoder: Encoder, value_type: object, *, relative_error: float
     """Checks the laws of an encoder, with generated values of a type.
 
     Laws: neither side raises; the decoded value has the type; its squared error is at most `relative_error` of the
-    squared norm, on average over normal values and their negatives, and over a thousand times these; the errors of many
-    values cancel; a value with NaN or infinity decodes to one that is not finite; a lossless encoder keeps all bits,
-    also of huge and denormal numbers; equal seeds give equal codes; the sum of clients that are batched is that of
-    clients that run one by one; a code of which a bit was altered in transit decodes to a value of the type or to an
-    error.
+    squared norm, on average over normal values and their negatives, a thousand times and a millionth of these, values
+    of one sign, and values of other shapes and of float64; the errors of many values cancel; a value with NaN or
+    infinity decodes to one that is not finite, and a constant value, also in the rounds before, to a finite one; a
+    lossless encoder keeps all bits, also of huge and denormal numbers; equal seeds give equal codes; the sum of clients
+    that are batched is that of clients that run one by one; a code of which a bit was altered in transit decodes to a
+    value of the type or to an error.
 
     Args:
         value_type: a tensor of a known shape.
@@ -48,6 +49,7 @@ def check_encoder(encoder: Encoder, value_type: object, *, relative_error: float
         try:
             codec = value_codec(lambda spec: encoder, type_, "check_encoder")
             _check_values(_Coding(codec, type_), type_, relative_error)
+            _check_siblings(encoder, type_, relative_error)
         except (FedcoreError, LawBroken):
             raise
         except Exception as error:
@@ -73,6 +75,10 @@ class _Coding:
         self._type = type_
         self._state = codec.initial_state()
 
+    def update(self, value: np.ndarray) -> None:
+        """Puts the state after a value in the place of the state."""
+        _, self._state = self._codec.encode(value, 0, self._state)
+
     def decoded(self, value: np.ndarray, seed: int) -> np.ndarray:
         code, _ = self._codec.encode(value, seed, self._state)
         again, _ = self._codec.encode(value, seed, self._state)
@@ -91,9 +97,13 @@ def _check_values(coding: _Coding, type_: TensorType, relative_error: float) -> 
     values = [v for value in values for v in ((value, -value) if is_float else (value,))]
     errors = _check_errors(coding, values, relative_error)
     if is_float:
-        _check_errors(coding, [(1000 * value).astype(value.dtype) for value in values[:4]], relative_error)
+        for scale in (1000, 1 if type_.dtype.numpy.itemsize < 4 else 1e-6):
+            _check_errors(coding, [(scale * value).astype(value.dtype) for value in values[:4]], relative_error)
+        for sign in (1, -1):
+            _check_errors(coding, [sign * np.abs(value) for value in values[:4]], relative_error)
         _check_lean(errors)
         _check_not_finite(coding, values[0])
+        _check_finite(coding, values[0])
     else:
         wide = "offset" if relative_error else "special"
         _check_errors(coding, [_value(type_, wide, seed) for seed in range(CLIENTS)], relative_error)
@@ -102,6 +112,22 @@ def _check_values(coding: _Coding, type_: TensorType, relative_error: float) -> 
         decoded = coding.decoded(value, 0)
         if not has_bits_of(decoded, value):
             raise LawBroken("a lossless encoder keeps all bits", f"{brief(value)} is decoded as {brief(decoded)}")
+
+
+def _check_siblings(encoder: Encoder, type_: TensorType, relative_error: float) -> None:
+    """Checks the errors of a longer vector, and of a matrix of float64, if the encoder takes them."""
+    if not type_.dtype.is_float or type_.sizes is None or None in type_.sizes:
+        return
+    size = math.prod(s or 0 for s in type_.sizes)
+    wider = "float64" if type_.dtype.name == "float32" else type_.dtype
+    for sibling in (TensorType(type_.dtype, (size + size // 2 + 1,)), TensorType(wider, (3, size // 3 + 1))):
+        try:
+            coding = _Coding(value_codec(lambda spec: encoder, sibling, "check_encoder"), sibling)
+            _check_errors(coding, [_value(sibling, "small", seed) for seed in range(DRAWS // 4)], relative_error)
+        except LawBroken:
+            raise
+        except Exception:  # it refuses the type, so nobody gets a wrong value
+            continue
 
 
 def _check_errors(coding: _Coding, values: list[np.ndarray], relative_error: float) -> list[np.ndarray]:
@@ -149,6 +175,19 @@ def _check_not_finite(coding: _Coding, value: np.ndarray) -> None:
         if np.isfinite(np.asarray(decoded, np.float64)).all():
             law = "a value that is not finite decodes to one that is not finite"
             raise LawBroken(law, f"{brief(broken)} is decoded as {brief(decoded)}")
+
+
+def _check_finite(coding: _Coding, value: np.ndarray) -> None:
+    """Checks values without a spread, and the value after the state of each."""
+    for constant in (0.0, 1.0):
+        like = np.full_like(value, constant)
+        for other in (like, value):
+            decoded = coding.decoded(other, 0)
+            if not np.isfinite(np.asarray(decoded, np.complex128)).all():
+                law = "a finite value decodes to a finite one"
+                after = "" if other is like else f" after a round of {brief(like)}"
+                raise LawBroken(law, f"{brief(other)} is decoded as {brief(decoded)}{after}")
+            coding.update(like)
 
 
 def _bytes(code: object) -> list[bytes]:

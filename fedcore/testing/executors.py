@@ -62,7 +62,7 @@ def check_slice_executor(executor: SliceExecutor) -> None:
     what clients send are those of the local runtime, also while another stage is prepared; large tensors, numbers of 64
     bits and huge ones arrive with all their bits; clients that fail are dropped, and no others, and the slices that
     lack them have the same bits; the call's report counts the graph calls of the slices; calls leave no threads; a call
-    that is stopped while clients run has no result.
+    that is stopped while clients run has no result, and stops no later call.
 
     Args:
         executor: runs one slice at a time. It is not closed.
@@ -79,6 +79,7 @@ def check_slice_executor(executor: SliceExecutor) -> None:
     own = fc.runtime.local(block_size=BLOCK, vectorize=WIDTH, clients_executor=sliced)
     try:
         _check_all(name, own, BLOCK, list, drops=True)
+        _check_earlier_stops(name, own, interleaved)
         _check_stop(name, own, interleaved)
     finally:
         own.close()
@@ -187,11 +188,14 @@ class _Interleaved(SliceExecutor):
         self.ended = threading.Event()
         self._executor = executor
         self._earlier: ClientWork | None = None
+        self.stops: list[Stop] = []
 
     def prepare(self, work: ClientWork, report: Report, stop: Stop) -> Callable[[ClientSlice], SliceResult]:
         run = self._executor.prepare(work, report, stop)
+        self.stops.append(stop)
         if self._earlier is not None:
-            self._executor.prepare(self._earlier, Report(), Stop())
+            self.stops.append(Stop())
+            self._executor.prepare(self._earlier, Report(), self.stops[-1])
         self._earlier = work
         return run if self.stop is None else functools.partial(self._stopped, run, self.stop)
 
@@ -208,6 +212,15 @@ class _Interleaved(SliceExecutor):
 
     def close(self) -> None:
         """Does nothing."""
+
+
+def _check_earlier_stops(name: str, own: LocalRuntime, executor: _Interleaved) -> None:
+    """Cancels the stops of the calls that have ended, and makes a call."""
+    for stop in executor.stops:
+        stop.cancel()
+    case, local = next((case, local) for case, local in _cases(BLOCK) if len(case.values) == 2)
+    law = "a call does not end by the stop of an earlier one"
+    _check(name, attrs.evolve(case, law=law), own, local, list, drops=True)
 
 
 def _check_stop(name: str, own: LocalRuntime, executor: _Interleaved) -> None:

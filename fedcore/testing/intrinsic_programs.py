@@ -1,5 +1,6 @@
 """Programs that call an intrinsic, generated from its declaration."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,14 +10,17 @@ import numpy as np
 import fedcore as fc
 from fedcore.compiler.inlining import with_parameters
 from fedcore.computation import Computation
-from fedcore.errors import TypeMismatch
+from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.ir import Intrinsic, Module, Value
 from fedcore.ir.operations import LOCAL
-from fedcore.testing.generated import Call, Values
+from fedcore.testing.generated import ATTRIBUTE, Call, Values
 from fedcore.types import FederatedType, SequenceType, TensorType, Type, contains, is_static, leaves, member_of
 
 CLIENTS = (0, 1, 2, 3, 7)
-"""Numbers of clients that programs run with."""
+"""Numbers of clients that programs run with, and 300 of the first call."""
+
+OTHER_ATTRIBUTES = (0, 2, -1, 0.5)
+"""Values of an attribute that an intrinsic may refuse."""
 
 
 def traced_with(body: Callable, types: list[Type]) -> Computation:
@@ -113,13 +117,17 @@ class Program:
 
 
 def programs_of(op: Intrinsic, calls: list[Call]) -> Iterator[Program]:
-    for index, call in enumerate(calls):
+    for index, call in enumerate([*calls, *itertools.chain(*map(_with_other_attributes, calls[:1]))]):
         types = call.types()
         try:
             computation = program_with(op, call, types)
         except TypeMismatch:
             continue  # a rule that the signature does not express refuses these types
-        yield Program(computation, _inputs(index, list(types), computation, _SIZES))
+        except FedcoreError:
+            if index < len(calls):
+                raise
+            continue  # it refuses another attribute
+        yield Program(computation, _inputs(index, list(types), computation, _SIZES if index else (*_SIZES, _MANY)))
         if op.level == LOCAL:
             for shared, sizes in ((None, _SIZES_AT_CLIENTS), *((name, _SIZES_SHARED) for name in _shareable(types))):
                 computation = program_at_clients(op, call, types, shared)
@@ -130,6 +138,13 @@ def programs_of(op: Intrinsic, calls: list[Call]) -> Iterator[Program]:
                 )
 
 
+def _with_other_attributes(call: Call) -> Iterator[Call]:
+    for other in OTHER_ATTRIBUTES:
+        attributes = {k: other if v is ATTRIBUTE else v for k, v in call.attributes.items()}
+        if attributes != call.attributes:
+            yield attrs.evolve(call, attributes=attributes)
+
+
 def _inputs(index: int, names: list[str], computation: Computation, sizes: Sequence[tuple[int, str]]) -> list[list]:
     """Arguments of a generated program, for each number of clients and spread."""
     inputs = []
@@ -138,7 +153,8 @@ def _inputs(index: int, names: list[str], computation: Computation, sizes: Seque
         values = Values(clients, [index, clients], spread)
         own = [_neutral(name, values.value(t)) for name, t in zip(names, parameters, strict=True)]
         inputs.append([*own, list(range(clients))])
-    return inputs
+    *own, counted = inputs[-1]
+    return [*inputs, [*zeros_like(own), counted]]
 
 
 def _shareable(types: dict[str, Type]) -> list[str]:
@@ -159,10 +175,11 @@ def _is_summed(computation: Computation) -> bool:
     return isinstance(result, FederatedType) and result.placement == fc.SERVER
 
 
-_SPREADS = ("small", "offset", "mixed")
+_SPREADS = ("small", "offset", "mixed", "special")
 _SIDE_BY_SIDE = 3
 _SIZES_AT_CLIENTS = [(0, "small"), *((_SIDE_BY_SIDE, spread) for spread in _SPREADS)]
 _SIZES_SHARED = [(_SIDE_BY_SIDE, "mixed")]
+_MANY = (300, "small")
 _SIZES = [*((clients, "small") for clients in CLIENTS), *((max(CLIENTS), spread) for spread in _SPREADS[1:])]
 
 

@@ -17,6 +17,9 @@ from fedcore.testing.laws import LawBroken
 GROUPINGS = (((0, 1, 2),), ((0,), (1,), (2,)), ((0, 1), (2,)), ((0,), (), (1, 2)), ((2, 0), (1,)))
 """Batches of each client, by their numbers. One has clients in another order, one has a client without batches."""
 
+MANY = 5000
+"""Examples that a count of 8 bits, and one in float16, does not hold."""
+
 
 def check_metric(
     make_metric: Callable[[], keras.metrics.Metric],
@@ -30,14 +33,15 @@ def check_metric(
 
     Laws, for examples in batches of 1, 2 and all the others: a client without batches adds nothing, and has a result;
     the states of clients, added, are the state of one client with all batches, however batches are dealt out; equal
-    batches give equal states; the result of the sum is the one of Keras' own metric over these batches, also where a
-    federated computation adds and finalizes; and that of `meaning`.
+    batches give equal states; one example is added to the state of 5000; the result of the sum is the one of Keras' own
+    metric over these batches, also where a federated computation adds and finalizes; and that of `meaning`.
 
     Args:
         make_metric: makes the metric, such as its class.
         labels, predictions: of four or more examples, on the first axis.
-        meaning: (labels, predictions) of all examples -> the result, in numpy. Default: it is not checked. Only this
-            finds a metric that counts batches where it should count examples.
+        meaning: (labels, predictions) of all examples -> the result, in numpy; also of 5000 examples, which repeat
+            these. Default: it is not checked. Only this finds a metric that counts batches where it should count
+            examples, or whose count overflows.
         tolerance: how many roundings (units of the dtype's epsilon) floats may differ by.
     Raises:
         LawBroken: names the law and the batches of each client, and shows the difference.
@@ -57,6 +61,12 @@ def check_metric(
     metric.check_results()
     if meaning is not None:
         metric.equal("the result is that of `meaning`", metric.result, _as(meaning(y, p), metric.result))
+    y, p = (np.tile(a, (-(-MANY // len(a)), *[1] * (a.ndim - 1))) for a in (y, p))
+    many = _Metric(make_metric, [(y, p), batches[0]], 16 * tolerance)
+    many.check_sum()
+    if meaning is not None:
+        result = many.result_of([0])
+        many.equal(f"the result of {len(y)} examples is that of `meaning`", result, _as(meaning(y, p), result))
 
 
 class _Metric:
@@ -81,6 +91,18 @@ class _Metric:
             total = tuple(sum(parts[1:], parts[0]) for parts in zip(*states, strict=True))
             law = f"the states of clients with the batches {list(map(list, grouping))} add up to that of all"
             self.equal(law, total, self._whole)
+
+    def check_sum(self) -> None:
+        """Checks that the first batch leaves room for the second one, in float32, which Keras' own states have."""
+        both, first, second = (
+            tuple(part.astype(np.promote_types(part.dtype, np.float32)) for part in self._state(numbers))
+            for numbers in ([0, 1], [0], [1])
+        )
+        law = f"a batch is added to the state of {len(self._batches[0][0])} examples"
+        self.equal(law, both, tuple(a + b for a, b in zip(first, second, strict=True)))
+
+    def result_of(self, numbers: Sequence[int]) -> Any:
+        return self._finalized(self._state(numbers))
 
     def check_results(self) -> None:
         metric = self._make()

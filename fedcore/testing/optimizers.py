@@ -17,13 +17,16 @@ from fedcore.runtime.reports.result_difference import difference
 from fedcore.testing.laws import LawBroken
 from fedcore.testing.values import draw
 
-NAMES = ("dense/kernel", "dense/bias", "kernel", "scale")
+NAMES = ("dense/kernel", "dense/bias", "gain", "kernel", "scale")
 """Names of the weights, in the order of their nest."""
 
 SPREADS = ("small", "mixed", "small", "offset", "small")
 """Spreads of the gradients of each step; those of the third step are 0."""
 
 CLIENTS = 3
+
+MANY = 260
+"""Steps that a count of 8 bits does not hold."""
 
 
 def check_optimizer(
@@ -35,12 +38,13 @@ def check_optimizer(
     """Checks the laws of an optimizer, by five steps on generated weights and gradients of float32 and of float64.
 
     The weights are nested in a dict and a tuple, and have none to three axes; gradients are near 0, of several orders
-    of magnitude, large, and 0.
+    of magnitude, large, and 0. Another 260 steps have gradients near 0.
 
     Laws: `initialize` gives the same state for weights and for their specs; a step keeps the structure, the shapes and
     the dtypes of the state and of the weights, and leaves them finite; a weight whose gradient is None stays;
-    hyperparameters stand in the state and can be set; equal steps give equal bits, whatever was computed before;
-    clients that are batched take the steps that each takes alone; the weights are those of `meaning`.
+    hyperparameters stand in the state and can be set, and another learning rate leads to other weights; equal steps
+    give equal bits, whatever was computed before; clients that are batched take the steps that each takes alone; the
+    weights are those of `meaning`.
 
     Args:
         optimizer: one of `fc.learning.optimizers`, a Keras optimizer, or a function that makes one.
@@ -69,7 +73,7 @@ def _drawn(dtype: str, spread: str, seed: int) -> TensorStructure:
     def fn(shape: tuple[int, ...]) -> tf.Tensor:
         return tf.constant(draw(np.dtype(dtype), shape, rng, spread))
 
-    return {"dense": (fn((3, 2)), fn((2,))), "kernel": fn((2, 1, 3)), "scale": fn(())}
+    return {"dense": (fn((3, 2)), fn((2,))), "gain": fn((1,)), "kernel": fn((2, 1, 3)), "scale": fn(())}
 
 
 class _Check:
@@ -83,6 +87,7 @@ class _Check:
         self._weights, *self._others = [_drawn(dtype, "small", seed) for seed in range(CLIENTS)]
         self._gradients = [_drawn(dtype, spread, 10 + i) for i, spread in enumerate(SPREADS)]
         self._gradients[2] = tf.nest.map_structure(tf.zeros_like, self._gradients[2])
+        self._many_gradients = [_drawn(dtype, "small", i % 7) for i in range(MANY)]
 
     def run(self, meaning: Any) -> None:
         try:
@@ -99,8 +104,10 @@ class _Check:
         self._equal("equal steps give equal bits", again, final, 0)
         for number, (weights, result) in enumerate(zip([self._weights, *self._others], clients, strict=True)):
             self._equal(f"client {number} of a batch takes the steps that it takes alone", result, self._steps(weights))
+        many = self._steps(self._weights, self._many_gradients)
         if meaning is not None:
-            self._check_meaning(meaning, final)
+            self._check_meaning(meaning, final, self._gradients, self._tolerance)
+            self._check_meaning(meaning, many, self._many_gradients, max(self._tolerance, 1e-3))
 
     def _broken(self, law: str, what: str) -> LawBroken:
         return LawBroken(f"{self._name}, {self._dtype}: {law}", what)
@@ -110,10 +117,12 @@ class _Check:
         if mismatch is not None:
             raise self._broken(law, mismatch)
 
-    def _steps(self, weights: TensorStructure) -> Any:
+    def _steps(self, weights: TensorStructure, all_gradients: list | None = None, hparams: dict | None = None) -> Any:
         """The weights after all steps, as arrays; the step is traced anew."""
         step, state = tf.function(self._optimizer.next, autograph=False), self._optimizer.initialize(weights)
-        for number, gradients in enumerate(self._gradients, 1):
+        if hparams is not None:
+            state = self._optimizer.set_hparams(state, hparams)
+        for number, gradients in enumerate(self._gradients if all_gradients is None else all_gradients, 1):
             state, weights = step(state, weights, gradients)
             if not all(np.isfinite(w).all() for w in tf.nest.flatten(weights)):
                 what = f"gradients {_arrays(gradients)} lead to weights {_arrays(weights)}"
@@ -126,6 +135,7 @@ class _Check:
         state = optimizer.initialize(weights)
         law = "the state for weights is that for their specs"
         self._equal(law, _types(optimizer.initialize(specs)), _types(state))
+        self._equal(law, _arrays(optimizer.initialize(specs)), _arrays(state), 0)
         next_state, moved = tf.function(optimizer.next, autograph=False)(state, weights, self._gradients[0])
         self._equal("a step keeps the type of the state", _types(next_state), _types(state))
         self._equal("a step keeps the type of the weights", _types(moved), _types(weights))
@@ -142,6 +152,12 @@ class _Check:
         halved = {name: value / 2 for name, value in values.items()}
         actual = optimizer.get_hparams(optimizer.set_hparams(state, halved))
         self._equal("hyperparameters can be set", {n: np.float32(v) for n, v in actual.items()}, halved)
+        if "learning_rate" in values:
+            rate = {"learning_rate": values["learning_rate"] / 2}
+            pair = (self._steps(self._weights), self._steps(self._weights, hparams=rate))
+            if difference(*pair, 0) is None:
+                what = f"the weights are the same for {values['learning_rate']} and for its half"
+                raise self._broken("the learning rate that is set has an effect", what)
 
     def _train_clients(self) -> list:
         """The weights of each client after all steps, computed by the local runtime."""
@@ -175,9 +191,9 @@ class _Check:
             runtime.close()
         return [tf.nest.map_structure(lambda r, k=k: np.asarray(r)[k], rows) for k in range(CLIENTS)]
 
-    def _check_meaning(self, meaning: Any, final: Any) -> None:
+    def _check_meaning(self, meaning: Any, final: Any, all_gradients: list, tolerance: float) -> None:
         starts = [w.numpy() for w in tf.nest.flatten(self._weights)]
-        gradients = [[g.numpy() for g in tf.nest.flatten(step)] for step in self._gradients]
+        gradients = [[g.numpy() for g in tf.nest.flatten(step)] for step in all_gradients]
         if isinstance(meaning, keras.optimizers.Optimizer):
             variables = [keras.Variable(w, dtype=self._dtype) for w in starts]
             theirs = type(meaning).from_config(meaning.get_config())
@@ -189,8 +205,8 @@ class _Check:
             wants = [meaning(np.float64(w), [np.float64(g) for g in column]) for w, column in columns]
             whose = "its formula"
         for have, want in zip(tf.nest.flatten(final), wants, strict=True):
-            if not np.allclose(have, want, self._tolerance, self._tolerance):
-                law = f"the weights after {len(SPREADS)} steps are those of {whose}"
+            if not np.allclose(have, want, tolerance, tolerance):
+                law = f"the weights after {len(all_gradients)} steps are those of {whose}"
                 raise self._broken(law, f"wants {np.asarray(want)}, has {have}, of the shape {list(np.shape(have))}")
 
 

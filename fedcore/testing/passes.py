@@ -28,7 +28,12 @@ from fedcore.testing.covering_programs import covering_programs
 from fedcore.testing.generated import COHORTS, Values
 from fedcore.testing.laws import LawBroken
 from fedcore.testing.programs import arguments, federated_modules
-from fedcore.types import FederatedType, FunctionType, SequenceType, StructType, Type, fits
+from fedcore.testing.siblings import module_siblings
+from fedcore.testing.values import special_values
+from fedcore.types import FederatedType, FunctionType, SequenceType, StructType, TensorType, Type, fits
+
+SPECIAL_COHORTS = range(4, 13)
+"""Numbers of clients of cases with special numbers: a parameter without axes is another number in each."""
 
 
 @attrs.frozen
@@ -89,7 +94,8 @@ def check_pass(
         programs: how many programs to generate for each pipeline, beside about 140 that have every registered
             operation. 0: `cases` only.
         cases: a program or several as text, of any stage, to which the pass is applied directly. They call no graphs,
-            since text has no bytes of graphs. Needed for a pass that changes no other program.
+            since text has no bytes of graphs. Needed for a pass that changes no other program. Each is also checked
+            with other dtypes, where it is valid with them, and with special numbers.
     Returns:
         How many programs there were, how many of them the pass changed, which operations it changed, and which no
         program had.
@@ -103,9 +109,9 @@ def check_pass(
     tally = _Tally()
     for text in [cases] if isinstance(cases, str) else cases:
         module = _case(text)
-        values = {n: Values(n, [n], spread) for n, spread in COHORTS}
-        inputs = {n: [v.value(p.type) for p in module.main.parameters] for n, v in values.items()}
-        tally.add(checked, module, inputs)
+        tally.add(checked, module, _inputs_of(module))
+        for sibling in module_siblings(text):
+            check_laws(attrs.evolve(checked, idempotent=False), sibling, _inputs_of(sibling))
     pipelines = [before] if isinstance(before, str) else before
     for pipeline in pipelines if programs else ():
         for program in covering_programs():
@@ -133,6 +139,26 @@ def _case(text: str) -> Module:
     if module.graphs:
         raise FedcoreError(f"a case calls the graph @{module.graphs[0].name}, whose bytes are not in the text:\n{text}")
     return module
+
+
+class _Special(Values):
+    """The special numbers of each dtype in turn, from another one on for each number of clients."""
+
+    def __init__(self, clients: int) -> None:
+        super().__init__(clients, [clients], "special")
+        self._next = clients
+
+    def _tensor(self, type_: TensorType) -> Any:
+        if type_.dtype.name == "str":
+            return super()._tensor(type_)
+        dtype = type_.dtype.numpy
+        self._next += 1
+        return np.resize(np.roll(np.array(special_values(dtype), dtype), -self._next), [s or 0 for s in type_.sizes])
+
+
+def _inputs_of(module: Module) -> dict[int, list]:
+    values = {n: Values(n, [n], spread) for n, spread in COHORTS} | {n: _Special(n) for n in SPECIAL_COHORTS}
+    return {n: [v.value(p.type) for p in module.main.parameters] for n, v in values.items()}
 
 
 def _prepared(module: Module, pipeline: str) -> Module:

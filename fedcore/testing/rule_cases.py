@@ -66,6 +66,10 @@ class Operand:
         return any(a.tobytes() != self.array[0].tobytes() for a in self.array[1:])
 
 
+REFUSED = "refused"
+"""The spread of a case whose first client is refused alone: the run of all clients may be refused too."""
+
+
 @attrs.frozen(eq=False)
 class RuleCase:
     """The operands of all clients, flat, and the attributes of the operation, defaults included.
@@ -171,6 +175,7 @@ def cases_of_values(
         if any(a is not b for a, b in zip(operands, case.operands, strict=True)):
             yield attrs.evolve(case, operands=tuple(operands), spread=spread)
     yield from _empty_case(case, alone, data[:1])
+    yield from _refused_case(case, alone)
 
 
 def _numbers(
@@ -209,6 +214,20 @@ def _empty_case(case: RuleCase, alone: Alone, data: Sequence[int]) -> Iterator[R
                 return
 
 
+def _refused_case(case: RuleCase, alone: Alone) -> Iterator[RuleCase]:
+    """The case whose first client has an index that is refused where it is alone, which may change no other client."""
+    for i, operand in enumerate(case.operands):
+        if operand.kind not in ("data", "index") or operand.is_static or operand.dtype.kind != "i":
+            continue
+        for beyond in (1, 2, 4, 8):
+            array = operand.array.copy()
+            array[0] += np.asarray(beyond, array.dtype)
+            operands = (*case.operands[:i], attrs.evolve(operand, array=array), *case.operands[i + 1 :])
+            if result_shapes(alone, [o.array[0] for o in operands]) is None:
+                yield attrs.evolve(case, operands=operands, spread=REFUSED)
+                return
+
+
 def _other_values(array: np.ndarray) -> list[np.ndarray]:
     """Further values for an operand of axes, sizes or counts."""
     moved = [array + np.asarray(d, array.dtype) for d in (1, 2, -1)]
@@ -225,6 +244,7 @@ def result_shapes(alone: Alone, arrays: Sequence[np.ndarray]) -> list[tuple] | N
 
 __all__ = [
     "CLIENTS",
+    "REFUSED",
     "Alone",
     "Operand",
     "RuleCase",

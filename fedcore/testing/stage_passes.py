@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+import attrs
 import numpy as np
 import tensorflow as tf
 from hypothesis import HealthCheck, Phase, given, settings
@@ -18,6 +19,7 @@ from fedcore.testing.operand_search import draw_operand
 from fedcore.testing.passes import Checked
 from fedcore.testing.regions import argument_values, node_count, results_function
 from fedcore.testing.regions import regions as random_regions
+from fedcore.testing.siblings import region_siblings
 from fedcore.testing.stage_programs import stage_cases
 from fedcore.testing.values import draw, has_bits_of
 
@@ -36,6 +38,8 @@ def check_stage_pass(
 
     The client stages train a linear model with one weight for a feature, add up scaled vectors, and train a convolution
     with a large kernel one client after another.
+
+    A case also stands for its siblings: regions with another dtype, attribute, constant or operand of more axes.
 
     Laws: the pass changes at least one region; each pattern of its rules matches a value; the results keep their bits
     (or differ by roundings, for a pass that is declared with `exact=False`), their dtypes and their number, for an
@@ -60,10 +64,11 @@ def check_stage_pass(
         >>> fc.testing.check_stage_pass('cse')
     """
     checked = one if isinstance(one, StagePass) else get_stage_pass(one) if isinstance(one, str) else _find_pass(one)
+    given_regions, stages = _regions_of(cases), list(stage_cases()) if regions else []  # built by all passes' patterns
     with logging_patterns() as log:
-        changed = [check_laws(checked, region, case_values(region)) for region in _regions_of(cases)]
+        changed = [check_laws(checked, region, case_values(region)) for region in given_regions]
         if regions:
-            changed += [check_laws(checked, region, values) for region, values in stage_cases()]
+            changed += [check_laws(checked, region, values) for region, values in stages]
             changed += _check_generated(checked, regions)
     if not any(changed):
         raise LawBroken(
@@ -77,6 +82,8 @@ def check_stage_pass(
             f"each pattern of {checked.name} matches a value",
             f"in {len(changed)} regions these matched none:\n{patterns}\nGive regions with such operations in cases=",
         )
+    for region in given_regions:
+        _check_siblings(checked, region)
     return Checked(len(changed), sum(changed))
 
 
@@ -109,6 +116,23 @@ def _check_generated(pass_: StagePass, count: int) -> list[bool]:
 
     on_regions()
     return changed
+
+
+def _check_siblings(pass_: StagePass, case: Region) -> None:
+    """Checks the siblings of a case, but for those whose operations do not run with ordinary numbers."""
+    laws_of_results = attrs.evolve(pass_, idempotent=False, grows=True)
+    for region in region_siblings(case):
+        values = case_values(region)
+        if _runs(region, values):
+            check_laws(laws_of_results, region, values)
+
+
+def _runs(region: Region, values: Sequence[np.ndarray]) -> bool:
+    try:
+        results_function(region)(values)
+    except Exception:
+        return False
+    return True
 
 
 def case_values(region: Region) -> list[np.ndarray]:

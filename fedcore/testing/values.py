@@ -59,8 +59,8 @@ def draw(dtype: np.dtype, shape: Sequence[int], rng: np.random.Generator, spread
         values = large_values(dtype) if spread == "large" else special_values(dtype)
         values = [v for v in values if spread != "exact" or v != 1 / 3]
         count = int(np.prod(shape))
-        order = rng.permuted(np.resize(np.arange(len(values)), max(count, 1)))[:count]  # each occurs, if there is room
-        return np.array([values[i] for i in order], dtype).reshape(shape)
+        places = np.resize(rng.permutation(len(values)), max(count, 1))  # each occurs, if there is room
+        return np.array([values[i] for i in rng.permuted(places)[:count]], dtype).reshape(shape)
     numbers = np.asarray(rng.integers(0 if dtype.kind == "u" else -8, 9, shape))
     if dtype.kind in "iu":
         most = int(np.iinfo(dtype).max)

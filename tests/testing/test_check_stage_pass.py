@@ -98,7 +98,7 @@ def test_a_pass_that_changes_results_is_told():
 
 @pattern(op("Mul", var("x"), const(1)))
 def negated_twice(x):
-    return ops.operation("Neg", ops.operation("Neg", x))
+    return ops.operation("Neg", ops.operation("Neg", x)) if x.dtype.name == "int32" else None
 
 
 def test_a_pass_that_adds_nodes_is_told():

@@ -28,6 +28,7 @@ from test_check_slice_executor import (
     without_sizes,
     without_the_last,
 )
+from wrong_for_others import PARTS as PARTS_FOR_OTHERS
 from wrong_learning_parts import PARTS as LEARNING_PARTS
 from wrong_on_values import REWRITES, RULES
 
@@ -895,7 +896,7 @@ for mistake, coded, dtype, relative_error in (
         fc.testing.check_encoder, coded, (dtype, [100]), relative_error=relative_error))  # fmt: skip
 
 
-for kind, mistake, check in LEARNING_PARTS:
+for kind, mistake, check in (*LEARNING_PARTS, *PARTS_FOR_OTHERS):
     add(kind, mistake, check)
 
 

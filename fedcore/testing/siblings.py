@@ -1,0 +1,152 @@
+"""Siblings of the cases of a check: programs that differ from one in a dtype, an attribute, a constant or an operand.
+
+A rewrite that is right for the programs of its author may match others: a pattern of floats also matches integers, and
+one without attributes matches all of them.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from fedcore.errors import FedcoreError
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Block, Node, Region, Value, active_block, building
+from fedcore.graphs.dataflow.shape_inference import signature
+from fedcore.ir import Module, parse_module, verify
+
+DTYPES = ("float32", "float64", "int32", "int64", "uint8")
+
+MOST_NODES = 12
+"""Larger regions, and those with loops, have no siblings."""
+
+Change = Callable[[Node, list[Value], dict], None]
+"""Changes the operands and the attributes of a node before it is added."""
+
+
+def module_siblings(text: str) -> Iterator[Module]:
+    """The valid programs in whose text one dtype stands in the place of another."""
+    for old in DTYPES:
+        for new in DTYPES if old in text else ():
+            try:
+                sibling = verify(parse_module(re.sub(rf"\b{old}\b", new, text)))
+            except FedcoreError:
+                continue
+            if old != new:
+                yield sibling
+
+
+def region_siblings(region: Region) -> Iterator[Region]:
+    """The regions, as far as TensorFlow takes their operands, that differ from a small one in one of these.
+
+    A dtype, with or without that of the constants; a boolean attribute; a constant operand, which is another number,
+    another order, or has further axes; an operand that is an argument with a further axis in front.
+    """
+    if len(region.nodes) > MOST_NODES or any(node.regions for node in region.nodes):
+        return
+    for change, swap in _changes(region):
+        for constants in (True, False) if swap else (True,):
+            try:
+                yield _changed(region, change, swap, constants)
+            except (FedcoreError, ValueError, TypeError):
+                continue
+            break
+
+
+def _changes(region: Region) -> Iterator[tuple[Change | None, tuple[tf.DType, tf.DType] | None]]:
+    dtypes = [tf.as_dtype(name) for name in DTYPES]
+    for old in {value.dtype for value in region.arguments} & {*dtypes}:
+        yield from ((None, (old, new)) for new in dtypes if new != old)
+    for number, node in enumerate(region.nodes):
+        if node.op == "Const":
+            continue
+        for name, content in node.attributes.items():
+            if isinstance(content, bool):
+                yield from ((_at(node, _flip(name, not content, i)), None) for i in (None, *range(len(node.inputs))))
+        for place, value in enumerate(node.inputs):
+            array = value.node["value"] if value.node is not None and value.node.op == "Const" else None
+            for other in [] if array is None else _other_constants(array):
+                yield _at(node, _constant_at(place, other)), None
+            if array is None and number and value.shape.rank is not None:
+                yield _at(node, _argument_at(place, value.dtype, tf.TensorShape([2, *value.shape]))), None
+
+
+def _at(node: Node, change: Callable[[list[Value], dict], None]) -> Change:
+    return lambda other, inputs, attributes: change(inputs, attributes) if other is node else None
+
+
+def _constant_at(place: int, array: np.ndarray) -> Callable[[list[Value], dict], None]:
+    return lambda inputs, _: inputs.__setitem__(place, ops.constant(array))
+
+
+def _argument_at(place: int, dtype: tf.DType, shape: tf.TensorShape) -> Callable[[list[Value], dict], None]:
+    return lambda inputs, _: _replace(inputs, place, dtype, shape)
+
+
+def _flip(name: str, content: bool, place: int | None) -> Callable[[list[Value], dict], None]:
+    """Sets an attribute, and reverses the shape of an operand, which may fit only then."""
+
+    def flip(inputs: list[Value], attributes: dict) -> None:
+        attributes[name] = content
+        if place is not None:
+            _replace(inputs, place, inputs[place].dtype, tf.TensorShape(inputs[place].shape.as_list()[::-1]))
+
+    return flip
+
+
+def _replace(inputs: list[Value], place: int, dtype: tf.DType, shape: tf.TensorShape) -> None:
+    inputs[place] = ops.current_block().argument(dtype, shape)
+
+
+def _other_constants(array: np.ndarray) -> list[np.ndarray]:
+    if array.dtype.kind not in "fiu" or array.size > 16:
+        return []
+    others = [array + 1, array - 1] if array.dtype.kind != "u" else [array + 1]
+    if array.ndim == 1 and array.size > 1:
+        others += [array[::-1].copy(), np.roll(array, 1), np.sort(array)]
+    else:
+        others += [-array, np.stack([array, array + 1]).reshape(2, *[1] * (2 - array.ndim), *array.shape)]
+    return [other for other in others if not np.array_equal(other, array)]
+
+
+def _changed(
+    region: Region, change: Change | None, swap: tuple[tf.DType, tf.DType] | None, swaps_constants: bool
+) -> Region:
+    """A copy of a region, with the dtypes, shapes and attributes that TensorFlow infers.
+
+    Raises:
+        ValueError: operands do not fit.
+    """
+
+    def swapped(content: object) -> object:
+        return swap[1] if swap is not None and isinstance(content, tf.DType) and content == swap[0] else content
+
+    block, values = Block(active_block()), dict[Value, Value]()
+    for value in region.arguments:
+        values[value] = block.argument(swapped(value.dtype), value.shape)
+    with building(block):
+        for node in region.nodes:
+            inputs = [values[v] for v in node.inputs]
+            if node.op == "Const":
+                attributes = dict(node.attributes)
+                if swaps_constants and swapped(attributes["dtype"]) is not attributes["dtype"]:
+                    dtype = tf.as_dtype(swapped(attributes["dtype"]))
+                    attributes = {"value": np.asarray(attributes["value"]).astype(dtype.as_numpy_dtype), "dtype": dtype}
+            else:
+                inferred = signature(node.op).inferred
+                attributes = {k: swapped(v) for k, v in node.attributes.items() if k not in inferred}
+                if change is not None:
+                    change(node, inputs, attributes)
+            outputs = ops.add_node(node.op, inputs, attributes)
+            if _has_more_axes(inputs, node.inputs) and not _has_more_axes(outputs, node.outputs):
+                raise ValueError(f"{node.op} does not broadcast")  # its kernel may take another shape than it declares
+            values.update(zip(node.outputs, outputs, strict=True))
+    return block.region([values[v] for v in region.results])
+
+
+def _has_more_axes(have: Sequence[Value], want: Sequence[Value]) -> bool:
+    return any((h.shape.rank or 0) > (w.shape.rank or 0) for h, w in zip(have, want, strict=True))
+
+
+__all__ = ["module_siblings", "region_siblings"]
