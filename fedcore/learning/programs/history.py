@@ -35,7 +35,9 @@ class History:
         seed: the seed of the training.
     Args:
         rows: the rows, in the order of their rounds. Default: none.
-        seconds: how long each round took, with its evaluation; not among the rows, which are equal in equal runs.
+        seconds: how long each round took, with its evaluation and without the plans and executables that it made, which
+            equal programs share: the first of several trainings would look the slowest. Not among the rows, which are
+            equal in equal runs.
     Raises:
         NotFound: `history[name]`: no row has such a metric.
     Example:
@@ -148,7 +150,7 @@ class History:
             path: a file to write, such as a .png or .pdf. Default: none.
             metrics: names without `val_`. Default: all of the model's that are measured, not counted.
             over: the horizontal axis: `rounds`; `bits` that went to and from all clients so far; `seconds` that the
-                rounds took so far, with their evaluations; or `time`, the hours of the clock.
+                rounds took so far, with their evaluations, without compilation; or `time`, the hours of the clock.
         Returns:
             A `matplotlib.figure.Figure`.
         Raises:
