@@ -25,8 +25,9 @@ class History:
 
     Types: a row has `round` from 1, `loss` and the model's other metrics over the round's clients, `val_loss` and the
     others where the round was evaluated, all other metrics by their path (`aggregator/…`), and as whole numbers
-    `clients`, `broadcast_bits` and `aggregate_bits` of the round, over all clients. With a clock: `clock/time_s`, at
-    which the round ended, `clock/selected`, how many clients began in it, and `clock/staleness`, by how many rounds
+    `clients`, `broadcast_bits` and `aggregate_bits` of the round, over all clients; where sums are masked, the values
+    before masking: `fc.context.last_report().secure_sums` has the bits of the protocol. With a clock: `clock/time_s`,
+    at which the round ended, `clock/selected`, how many clients began in it, and `clock/staleness`, by how many rounds
     their models were old at the mean, of an `AsynchronousProcess`.
 
     Attributes:
