@@ -1,12 +1,45 @@
-"""Tells on a terminal which step of a first call takes long."""
+"""The steps that only first calls have: a terminal is told which takes long, and a clock counts their seconds."""
 
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 SLOW_S = 3.0
 """Seconds after which a step is told."""
+
+
+class _StepClock:
+    """The seconds in which steps ran; those of steps that run at once, in several threads, count once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a signal handler may begin a step in the thread that holds it
+        self._running, self._began_s, self._ended_s = 0, 0.0, 0.0
+
+    def begin(self) -> None:
+        with self._lock:
+            self._running += 1
+            if self._running == 1:
+                self._began_s = time.perf_counter()
+
+    def end(self) -> None:
+        with self._lock:
+            self._running -= 1
+            if self._running == 0:
+                self._ended_s += time.perf_counter() - self._began_s
+
+    def seconds(self) -> float:
+        with self._lock:
+            return self._ended_s + (time.perf_counter() - self._began_s if self._running else 0.0)
+
+
+_clock = _StepClock()
+
+
+def slow_step_seconds() -> float:
+    """The seconds in which this process ran steps of first calls, in any thread, so far."""
+    return _clock.seconds()
 
 
 @contextlib.contextmanager
@@ -21,9 +54,11 @@ def slow_step(step: str) -> Iterator[None]:
     timer = threading.Timer(SLOW_S, _tell, [step])
     timer.daemon = True
     timer.start()
+    _clock.begin()
     try:
         yield
     finally:
+        _clock.end()
         timer.cancel()
         timer.join()
 

@@ -50,3 +50,21 @@ def test_a_first_call_tells_its_trace_by_the_users_name(monkeypatch):
         assert add_one(1.0) == 2
     (line,) = lines
     assert re.fullmatch(rb"fedcore: tracing `add_one` \(\S*test_slow_steps.py:\d+\) takes more than 0 s; .*\r\n", line)
+
+
+def test_seconds_of_steps_that_run_at_once_count_once(monkeypatch):
+    now = [5.0]
+    monkeypatch.setattr(slow_steps.time, "perf_counter", lambda: now[0])
+    clock = slow_steps._StepClock()
+
+    clock.begin()
+    now[0] += 1
+    clock.begin()  # of another thread, or inside the first
+    now[0] += 2
+    assert clock.seconds() == 3
+    clock.end()
+    now[0] += 4
+    clock.end()
+    now[0] += 8
+
+    assert clock.seconds() == 7

@@ -16,12 +16,12 @@ from fedcore.types import SERVER, Type, tensor_leaves
 
 
 class Reservoir:
-    """The computations of a sample: a random key for each row, and the rows with the largest keys.
+    """The computations of a sample: a random key for each row, and the rows with the largest keys, as they arrived.
 
     Types, for V with V[n] and V[?] its rows, and reservoirs R = <float64[n],V[n]> of n = `size` rows:
         start  (V -> R), of no rows: their keys are -1
-        merge  (<R,R> -> R)
-        rows   (R -> <float64[?],V[?]>), those that are filled
+        merge  (<R,R> -> R), the rows of the left one before those of the right
+        rows   (R -> <float64[?],V[?]>), those that are filled: they stand last
 
     Raises:
         TypeMismatch: V holds more than tensors, or has a shape that is not known.
@@ -49,13 +49,13 @@ class Reservoir:
 
         @tf_computation(self.type)
         def rows(reservoir: tuple[tf.Tensor, TensorStructure]) -> tuple[tf.Tensor, TensorStructure]:
-            keys, filled = reservoir[0], tf.math.count_nonzero(reservoir[0] >= 0)
-            return keys[:filled], tf.nest.map_structure(lambda x: x[:filled], reservoir[1])
+            keys, first = reservoir[0], tf.math.count_nonzero(reservoir[0] < 0)
+            return keys[first:], tf.nest.map_structure(lambda x: x[first:], reservoir[1])
 
         self.rows = rows
 
     def _best(self, keys: tf.Tensor, rows: TensorStructure) -> tuple[tf.Tensor, TensorStructure]:
-        indices = tf.math.top_k(keys, self._size).indices
+        indices = tf.sort(tf.math.top_k(keys, self._size).indices)  # of equal keys, those of empty rows, the first
         return tf.gather(keys, indices), tf.nest.map_structure(lambda x: tf.gather(x, indices), rows)
 
     def sample(self, value: Value, report: Computation) -> Value:
@@ -80,7 +80,7 @@ def federated_sample(value: Value, max_num_samples: int = 100) -> Value:
     """A uniform sample of a client value, without replacement; inside a federated computation.
 
     Types, for V of known shapes, with V[?] its rows: {V}@CLIENTS -> V[?]@SERVER. Fewer clients than
-    `max_num_samples` give all of them, and no clients no rows. Rows have no order that tells of their clients.
+    `max_num_samples` give all of them, and no clients no rows. Rows are in the order of their clients.
 
     Args:
         max_num_samples: the most rows.
@@ -92,8 +92,8 @@ def federated_sample(value: Value, max_num_samples: int = 100) -> Value:
         >>> @fc.federated_computation(fc.FederatedType('float32', fc.CLIENTS))
         ... def some(values):
         ...     return fc.aggregators.federated_sample(values, 2)
-        >>> some([7.0, 7.0, 7.0])
-        array([7., 7.], dtype=float32)
+        >>> some([7.0, 6.0])
+        array([7., 6.], dtype=float32)
     """
     size = whole_number("max_num_samples", max_num_samples, at_least=1)
     reservoir = Reservoir(client_member(value, "federated_sample"), size, "federated_sample")
@@ -113,13 +113,14 @@ class UnweightedReservoirSamplingFactory(UnweightedAggregationFactory):
         next  (<state=<>@SERVER,value={V}@CLIENTS> ->
                <state=<>@SERVER,result=V[?]@SERVER,measurements=<num_clients=int32>@SERVER>)
 
-    Fewer clients than `sample_size` give all of them, and no clients no rows. TFF measures leaves that are not finite
-    in place of `num_clients`; `fc.learning.metrics.FinalizeThenSampleFactory` does.
+    Fewer clients than `sample_size` give all of them, and no clients no rows. Rows are in the order of their clients.
+    TFF measures leaves that are not finite in place of `num_clients`; `fc.learning.metrics.FinalizeThenSampleFactory`
+    does.
 
     Args:
         sample_size: the most rows of a sample.
-        return_sampling_metadata: the result is <random_values=float64[?],samples=V[?]>, with the key of each row:
-            the rows with the largest keys of several samples together are a sample of all their clients.
+        return_sampling_metadata: the result is <random_values=float64[?],samples=V[?]>, with the key of each row, the
+            largest first: the rows with the largest keys of several samples together are a sample of all their clients.
     Raises:
         FedcoreError: the size is less than 1.
         TypeMismatch: V holds more than tensors, or has a shape that is not known.
@@ -137,9 +138,14 @@ class UnweightedReservoirSamplingFactory(UnweightedAggregationFactory):
 
     def create(self, value_type: Type) -> AggregationProcess:
         reservoir = Reservoir(value_type, self._size, "UnweightedReservoirSamplingFactory")
-        with_keys = tf_computation(reservoir.type)(
-            lambda given: dict(zip(("random_values", "samples"), reservoir.rows(given), strict=True))
-        )
+
+        @tf_computation(reservoir.type)
+        def with_keys(given: tuple[tf.Tensor, TensorStructure]) -> dict[str, TensorStructure]:
+            keys, rows = reservoir.rows(given)
+            order = tf.argsort(keys, direction="DESCENDING")
+            samples = tf.nest.map_structure(lambda x: tf.gather(x, order), rows)
+            return {"random_values": tf.gather(keys, order), "samples": samples}
+
         report = with_keys if self._with_keys else _values_of(reservoir)
         count_client = tf_computation(value_type)(lambda value: tf.constant(1))
 

@@ -160,8 +160,9 @@ class ClientOutputs:
         for leaf, (path, type_), mark in solid:
             live = self.data.live.of(flow.stage, frozenset([leaf]))
             names = sent_for(live, flow.stage, sent)
-            parts = [(name, part) for name in names for part in sorted(live[name] & flow.tainted[name])]
-            added = [named[p] for p in parts if p in named]
+            parts = [(name, part) for name in names for part in sorted(live[name])]
+            tainted = [(name, part) for name, part in parts if part in flow.tainted[name]]
+            added = [named[p] for p in tainted or parts if p in named]  # a count of clients depends on no data
             label, tensor = (
                 " and ".join(dict.fromkeys(names)) or join_path("partial", path)
                 for names in ([t.label for t in added], [t.tensor for t in added])

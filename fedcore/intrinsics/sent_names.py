@@ -6,8 +6,8 @@ from collections.abc import Iterable
 _RULES = (
     (re.compile(r'\w+\."(metric [^"]+)"'), r"\1"),
     (re.compile(r"metrics\.(\w+)\[(\d+)\]"), r"metric \1 \2"),
-    (re.compile(r"\w+\.(?:trainable|non_trainable)[/.](.+)"), r"change of \1"),
-    (re.compile(r"\w+\.(trainable|non_trainable)\[(\d+)\]"), r"change of \1 weight \2"),
+    (re.compile(r"(?:\w+\.)?(?:trainable|non_trainable)[/.](.+)"), r"change of \1"),
+    (re.compile(r"(?:\w+\.)?(trainable|non_trainable)\[(\d+)\]"), r"change of \1 weight \2"),
     (re.compile(r"(?:\w+\.)?(?:over|under)(?:_\d+)*(?: \(.*\))?"), "whether a value is out of its range"),
     (re.compile(r"(?:\w+\.)?at_most_estimate(?:_\d+)*(?: \(.*\))?"), "whether a size is at most an estimated bound"),
     (re.compile(r"(?:\w+\.)?(clipped|zeroed)_count(?:_\d+)*(?: \(.*\))?"), r"whether the change was \1"),

@@ -21,7 +21,8 @@ class ValueNames:
         A value that another operation computes is named after its first operand.
 
         Returns:
-            None for a value that is computed from constants alone.
+            None for a value that is computed from constants alone. `trainable[2]` for an element without a name of a
+            named element: the weights of a model are such a tuple.
         """
         way = []
         while name not in self._names:
@@ -39,11 +40,21 @@ class ValueNames:
 
     def _own_name(self, op: Operation) -> str | None:
         if op.kind == "item":
-            return _struct(self._types[op.operands[0].name]).names[op.attributes["index"]]
+            return self._element(op) or self._indexed(op)
         return op.operands[0].name if op.kind in ("call", "run") else None
+
+    def _indexed(self, item: Operation) -> str | None:
+        op = self._made.get(item.operands[0].name)
+        name = self._element(op) if op is not None and op.kind == "item" else None
+        return None if name is None else f"{name}[{item.attributes['index']}]"
+
+    def _element(self, item: Operation) -> str | None:
+        return _struct(self._types[item.operands[0].name]).names[item.attributes["index"]]
 
     def distinct(self, values: list[str], unnamed: str | None) -> dict[str, str | None]:
         """Names of several values, numbered where they repeat, so that they can name the elements of a struct.
+
+        The second `trainable[2]` is `trainable_1[2]`.
 
         Args:
             unnamed: name that is replaced by None.
@@ -55,10 +66,10 @@ class ValueNames:
             if stem is None or stem == unnamed:
                 names[value] = None
                 continue
-            name = stem
+            name, (element, *index) = stem, stem.partition("[")
             while name in last_numbers:
                 last_numbers[stem] += 1
-                name = f"{stem}_{last_numbers[stem]}"
+                name = "".join((f"{element}_{last_numbers[stem]}", *index))
             last_numbers[name] = 0
             names[value] = name
         return names

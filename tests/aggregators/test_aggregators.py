@@ -288,9 +288,22 @@ def test_a_sample_is_that_of_its_seed():
     assert set(first) != set(other)
 
 
-def test_a_sample_of_few_clients_is_all_of_them():
-    output = run(agg.UnweightedReservoirSamplingFactory(5), [np.int32(4), np.int32(7)], type_=fc.to_type("int32"))
-    assert sorted(output.result) == [4, 7]
+def test_a_sample_of_few_clients_is_all_of_them_in_their_order():
+    items = [np.int32(i) for i in (4, 7, 1)]
+    output = run(agg.UnweightedReservoirSamplingFactory(5), items, type_=fc.to_type("int32"))
+    assert list(output.result) == [4, 7, 1]
+
+
+@pytest.mark.parametrize("settings", [{}, {"vectorize": False}, {"block_size": 3}, {"workers_per_device": 2}], ids=str)
+@pytest.mark.parametrize("size", [40, 9])
+def test_rows_of_a_sample_are_in_the_order_of_the_clients(settings, size):
+    sample = agg.UnweightedReservoirSamplingFactory(size).create(fc.to_type("int32")).next
+    items = [np.int32(i) for i in range(23)]
+    want = sample.invoke((), items, seed=4).result
+    with fc.use(fc.runtime.local(**settings)):
+        rows = list(sample.invoke((), items, seed=4).result)
+    assert rows == sorted(rows) == list(want)
+    assert len(rows) == min(size, 23)
 
 
 def test_an_unweighted_aggregator_as_a_weighted_one_ignores_the_weights():

@@ -1,12 +1,22 @@
 """The names of what leaves, as the owner of the data reads them."""
 
+import re
+import runpy
+from pathlib import Path
+
+import keras
 import pytest
+from click.testing import CliRunner
 from direct_exchange import ELEMENT, open_sites
 from federations import POLICY
 from learning_programs import build_fed_avg
 
 import fedcore as fc
+from fedcore.cli import main
+from fedcore.compiler.client_outputs import ClientOutputs
 from fedcore.intrinsics.sent_names import readable, readable_list
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -15,6 +25,8 @@ from fedcore.intrinsics.sent_names import readable, readable_list
         ("update.trainable/dense/kernel", "change of dense/kernel"),
         ("encode_2.trainable/dense/bias", "change of dense/bias"),
         ("encode_2.trainable[1]", "change of trainable weight 1"),
+        ("trainable/dense/kernel", "change of dense/kernel"),
+        ("trainable[1]", "change of trainable weight 1"),
         ('encode_1."metric auc 0"', "metric auc 0"),
         ("metrics.loss[1]", "metric loss 1"),
         ("over (%28)", "whether a value is out of its range"),
@@ -63,4 +75,18 @@ def test_the_log_of_masked_sums_has_no_name_of_the_encoding(tmp_path):
     sent = sent_of(tmp_path, "clients = 3\n", process, secure_aggregation="masked")
 
     assert "metric num_examples : int64" in sent
-    assert not any("encode" in text or "%" in text or "lambda" in text for text in sent)
+    assert any(text.startswith("change of dense") and "/kernel : int64" in text for text in sent)
+    assert not any(word in text for text in sent for word in ("encode", "%", "lambda", "partial", "trainable"))
+
+
+def test_the_page_names_what_the_new_federation_sends(tmp_path):
+    CliRunner().invoke(main, ["new", str(tmp_path / "hospital"), "--template", "network"], catch_exceptions=False)
+    keras.utils.clear_session()  # numbers the layers as a new process does
+    server = runpy.run_path(str(tmp_path / "hospital" / "server.py"))
+    outputs = ClientOutputs(server["build_process"]().next.to_module("planned"))
+    (fold,) = outputs.folds
+    sent = iter(readable_list((output.name, output.type) for output in outputs.of(fold, masked=True)))
+
+    (page,) = re.findall("\n  in masked sums: (.*)", (ROOT / "docs" / "deployment.md").read_text())
+
+    assert all(text in sent for text in page.split(", ") if text != "…")  # `in` an iterator: in this order

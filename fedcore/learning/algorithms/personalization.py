@@ -53,10 +53,10 @@ def build_personalization_eval_computation(
             `tf.data.Dataset`s that it batches itself.
         baseline_evaluate_fn: function (model, test_data) -> metrics, called in the same way with the weights as they
             are. Default: the model's own metrics, before and after the adaptation.
-        max_num_clients: the metrics of at most so many clients come back, a uniform sample; the rows of one client
-            stand at one index.
+        max_num_clients: the metrics of at most so many clients come back, a uniform sample in the order of the data.
     Returns:
-        The computation. No clients give no rows. Adapted weights that are not finite are counted by NAME's
+        The computation. Up to `max_num_clients` clients give a row each, in the order of the data: row i of every
+        table is that of client i. No clients give no rows. Adapted weights that are not finite are counted by NAME's
         num_non_finite_clients, 1 in the client's row. An optimizer's are left out: the metrics are those of the
         weights that were given. Functions of one's own count nothing.
     Raises:
@@ -68,7 +68,7 @@ def build_personalization_eval_computation(
         >>> evaluate = fc.learning.algorithms.build_personalization_eval_computation(
         ...     model_fn, {'sgd': lambda: keras.optimizers.SGD(0.1)})
         >>> metrics = evaluate(state.global_model_weights, [{'train_data': client_a, 'test_data': client_b}])
-        >>> bool(metrics['sgd']['loss'][0] < metrics['baseline_metrics']['loss'][0])
+        >>> bool(metrics['sgd']['loss'][0] < metrics['baseline_metrics']['loss'][0])  # row 0: the first client's
         True
     """
     if not personalize_fn_dict or "baseline_metrics" in personalize_fn_dict:

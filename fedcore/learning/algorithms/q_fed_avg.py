@@ -55,7 +55,9 @@ def build_q_fed_avg(
             server's optimizer takes the movement above as a negative gradient.
         fairness: q of the paper, without a unit, 0 or more; the larger, the more a client's loss counts. 0 is federated
             averaging.
-        client_learning_rate: η of the local steps, which are plain gradient descent; above 0.
+        client_learning_rate: η of the local steps, which are plain gradient descent; above 0. As in the paper, choose
+            the best one for q = 0, whose 1/η estimates the Lipschitz constant, and keep it. With q above 0 the weights
+            move less: equal clients that take one step, of gradient g, by g / (1/η + q ‖g‖² / F). Give more rounds.
         client_weighting: factors of Δ_k and h_k. Default: all alike, as in the paper, which draws clients in proportion
             to their examples.
         model_aggregator: joins <change=U,scale=float32>, -Δ_k and h_k, with float32 in the place of floats of 16 bits.

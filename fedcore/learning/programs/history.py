@@ -25,8 +25,9 @@ class History:
 
     Types: a row has `round` from 1, `loss` and the model's other metrics over the round's clients, `val_loss` and the
     others where the round was evaluated, all other metrics by their path (`aggregator/…`), and as whole numbers
-    `clients`, `broadcast_bits` and `aggregate_bits` of the round, over all clients. With a clock: `clock/time_s`, at
-    which the round ended, `clock/selected`, how many clients began in it, and `clock/staleness`, by how many rounds
+    `clients`, `broadcast_bits` and `aggregate_bits` of the round, over all clients; where sums are masked, the values
+    before masking: `fc.context.last_report().secure_sums` has the bits of the protocol. With a clock: `clock/time_s`,
+    at which the round ended, `clock/selected`, how many clients began in it, and `clock/staleness`, by how many rounds
     their models were old at the mean, of an `AsynchronousProcess`.
 
     Attributes:
@@ -35,7 +36,9 @@ class History:
         seed: the seed of the training.
     Args:
         rows: the rows, in the order of their rounds. Default: none.
-        seconds: how long each round took, with its evaluation; not among the rows, which are equal in equal runs.
+        seconds: how long each round took, with its evaluation and without the plans and executables that it made, which
+            equal programs share: the first of several trainings would look the slowest. Not among the rows, which are
+            equal in equal runs.
     Raises:
         NotFound: `history[name]`: no row has such a metric.
     Example:
@@ -148,7 +151,7 @@ class History:
             path: a file to write, such as a .png or .pdf. Default: none.
             metrics: names without `val_`. Default: all of the model's that are measured, not counted.
             over: the horizontal axis: `rounds`; `bits` that went to and from all clients so far; `seconds` that the
-                rounds took so far, with their evaluations; or `time`, the hours of the clock.
+                rounds took so far, with their evaluations, without compilation; or `time`, the hours of the clock.
         Returns:
             A `matplotlib.figure.Figure`.
         Raises:

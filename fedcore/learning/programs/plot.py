@@ -54,7 +54,8 @@ def plot_histories(
         path: a file to write, such as a .png or .pdf. Default: none.
         metrics: names as in the rows, such as `val_accuracy`. Default: the evaluated ones, else those of the training.
         over: the horizontal axis: `rounds`; `bits` that went to and from all clients so far; `seconds` that the rounds
-            took so far, with their evaluations; or `time`, the hours of the clock. Of several trainings the mean.
+            took so far, with their evaluations, without compilation; or `time`, the hours of the clock. Of several
+            trainings the mean.
     Returns:
         A `matplotlib.figure.Figure`.
     Raises:

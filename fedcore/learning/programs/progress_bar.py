@@ -15,7 +15,7 @@ class ProgressBar(Callback):
 
     Types: the names of the columns stand above each 25 lines; the columns are the model's metrics, those of
     evaluations, the numbers that callbacks add, each metric named `epsilon`, the time of a clock, the seconds of the
-    round, and the bits sent to and from all its clients.
+    round without its compilation (`History.seconds`), and the bits sent to and from all its clients.
 
     Args:
         every: rounds from one line to the next; evaluated rounds always have a line.

@@ -29,6 +29,7 @@ from fedcore.learning.programs.surroundings import differences, surroundings_of
 from fedcore.program import ProgramStateManager, ReleaseManager
 from fedcore.program.run_directory import FINISHED, STOPPED, write_run_state
 from fedcore.simulation import VirtualClock
+from fedcore.slow_steps import slow_step_seconds
 from fedcore.templates.iterative import state_and_metrics
 from fedcore.types import member_of, strip_placement
 
@@ -164,7 +165,7 @@ class Training:
 
     def _run_round(self) -> None:
         self.round += 1
-        began = time.perf_counter()
+        began, compiled = time.perf_counter(), slow_step_seconds()
         for callback in self._callbacks:
             callback.on_round_begin(self.round)
         output, counts = self._next()
@@ -178,7 +179,8 @@ class Training:
         row = row_of(self.round, output.metrics, evaluated, counts)
         self.measures = measures([row])
         self.history.rows.append(row)
-        self.history.seconds.append(time.perf_counter() - began)
+        compile_seconds = slow_step_seconds() - compiled
+        self.history.seconds.append(time.perf_counter() - began - compile_seconds)
         for callback in self._callbacks:
             callback.on_round_end(self.round, row)
         # A list would be a structure of numbers; a metric that is an array is one leaf.

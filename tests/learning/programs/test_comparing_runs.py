@@ -1,10 +1,12 @@
 """Runs that are compared: rounds to a target, diagrams of many runs, the states of directories."""
 
+import contextlib
 import json
 import math
 import os
 import platform
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from fedcore.errors import InvalidValue, NotFound, TypeMismatch
 from fedcore.learning import programs
 from fedcore.learning.programs.history import plain_metrics
 from fedcore.program.run_directory import RUN_STATE, run_state, used_alone, write_run_state
+from fedcore.slow_steps import slow_step
 
 
 class Adds(programs.Callback):
@@ -111,6 +114,21 @@ def test_histories_are_drawn_over_rounds_bits_and_seconds(over, places, label):
         (axis,) = figure.axes
         assert list(axis.lines[0].get_xdata()) == places
         assert axis.get_xlabel() == label
+
+
+def test_seconds_of_a_round_leave_out_its_compilation(process, data, monkeypatch):
+    now = [0.0]
+
+    class CompilesFirst(programs.Callback):
+        def on_result(self, round_number):
+            with slow_step("compiling") if round_number == 1 else contextlib.nullcontext():
+                now[0] += 10
+            now[0] += 2
+
+    train(process, data, 1)  # compiles in earnest
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    assert train(process, data, 2, CompilesFirst()).seconds == [2, 12]
 
 
 def test_a_history_without_seconds_or_bits_says_so():
