@@ -36,7 +36,7 @@ from fedcore.errors import ExecutionError, FedcoreError, InvalidValue
 from fedcore.graphs.graphdef.rewrites.deterministic_order import with_deterministic_order
 from fedcore.graphs.graphdef.validation.allow_list import check_graphs
 from fedcore.graphs.graphdef.validation.isolated_import import check_in_child
-from fedcore.graphs.tensors.values import flatten
+from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir import Module, Symbol, verify
 from fedcore.ir.bundle import from_bytes
 from fedcore.ir.reachable import named_by
@@ -492,8 +492,6 @@ class Site:
         return arrays, {**digests, **{name: array_digest(a) for name, a in arrays.items() if name not in digests}}
 
     def _on_device(self, value: Any, type_: Any) -> Any:
-        from fedcore.graphs.tensors.values import unflatten
-
         return unflatten([tf.convert_to_tensor(leaf) for leaf in flatten(value)], type_)
 
     def _earlier_values(self, inputs: RunRequest) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import contextlib
 from typing import Any
 
+from fedcore.context import slow_clients
 from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.history import TIME, is_number, measures
 
@@ -43,8 +44,6 @@ class ProgressBar(Callback):
         if not (console.is_terminal or console.is_jupyter):
             return
         from rich import progress as bars
-
-        from fedcore.context import slow_clients
 
         class _Clients(bars.ProgressColumn):
             """The clients that were read, and those that the call waits for."""
