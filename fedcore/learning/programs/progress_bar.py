@@ -5,7 +5,8 @@ from typing import Any
 
 from fedcore.context import slow_clients
 from fedcore.learning.programs.callback import Callback
-from fedcore.learning.programs.history import TIME, is_number, measures
+from fedcore.learning.programs.history import TIME, measures
+from fedcore.learning.programs.monitor import is_number
 
 _WIDTH = 9  # characters of a column
 _LINES_BELOW_HEAD = 25  # then the names of the columns are printed again
