@@ -94,6 +94,8 @@ class _Pool:
         """Starts threads for waiting tasks: at most `each`; if all threads run user code, one more for each further
         run.
         """
+        # A new thread may run at once. It waits for the lock before it reads or leaves `_threads` and `_performing`, in
+        # which it is noted by then.
         idle = len(self._threads) - sum(thread in self._threads for thread in self._performing)
         while self._waiting > idle and len(self._threads) < self._each:
             self._threads.add(self._start(self._serve))
@@ -137,7 +139,8 @@ class _Pool:
         thread = threading.current_thread()
         while (task := self._queue.get()) is not None:
             # Until this thread has the lock, its task still counts as waiting, and this thread as idle: the two cancel
-            # out in `_start_threads`. `abandon` misses the task, which then finds its run stopped.
+            # out in `_start_threads`. `abandon` misses the task, whose graph calls raise `Stopped` then. It comes
+            # `GRACE_S` after the stop, so it misses user code that blocks only if this thread has not run for so long.
             with self._lock:
                 self._waiting -= 1
                 self._performing[thread] = task
