@@ -6,6 +6,7 @@ Every name is loaded when it is first used, so that `import fedcore.ir` costs no
 import importlib
 from typing import TYPE_CHECKING
 
+from fedcore import html_display
 from fedcore.collection_pause import without_collection
 from fedcore.lazy_imports import LazyImports
 from fedcore.tff_names import tff_name
@@ -60,6 +61,13 @@ __version__ = "0.2.0"
 
 _LAZY = LazyImports(__name__)
 _IPYTHON = ("load_ipython_extension", "unload_ipython_extension")  # called by `%load_ext fedcore`
+
+
+def _html_of(value: object) -> str:
+    return importlib.import_module("fedcore.notebook").html_of(value)  # imports TensorFlow
+
+
+html_display.html_of = _html_of
 
 
 def _intrinsics() -> tuple[str, ...]:

@@ -36,6 +36,7 @@ from fedcore.runtime.clients.non_finite import (
 from fedcore.runtime.clients.non_finite import note_non_finite
 from fedcore.runtime.clients.protocols import Runtime, check_runtime
 from fedcore.runtime.devices.forked import check_not_forked
+from fedcore.runtime.local import local
 from fedcore.runtime.reports.compilations import CompilationLog, is_wasteful
 from fedcore.runtime.reports.recording import Recording, record_compilation, trace_directory
 from fedcore.runtime.reports.report import Report
@@ -213,8 +214,6 @@ def current_runtime() -> Runtime:
     global _default
     with _default_lock:
         if _default is None:
-            from fedcore.runtime.local import local
-
             runtime = in_a_thread(local)
             _default = _default or runtime
         return _default

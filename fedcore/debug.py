@@ -8,13 +8,18 @@ Decision 0276.
 
 import contextlib
 import pdb
+import sys
 from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from fedcore import context
 from fedcore.errors import FedcoreError, TracingError, brief
+from fedcore.graphs import private_api
+from fedcore.graphs.capture.breakpoints import add_breakpoint
+from fedcore.graphs.capture.debug_prints import add_print, traced_prints
 from fedcore.ir.values import Value
 from fedcore.runtime.clients.client_watch import ClientRecorder, NumericsCheck, WatchedValue, watching
 from fedcore.runtime.reports.operation_times import OperationProfiler, Profile
@@ -47,13 +52,6 @@ def print(value: object, label: str = "value") -> None:
         client 1: before = 3. ...
         2.0
     """
-    import sys
-
-    import tensorflow as tf
-
-    from fedcore.graphs import private_api
-    from fedcore.graphs.capture.debug_prints import add_print
-
     tensors = tf.nest.flatten(value)
     if any(isinstance(tensor, Value) for tensor in tensors):
         raise TracingError(
@@ -81,8 +79,6 @@ def _is_discarded(call: str) -> bool:
     Raises:
         TracingError: the code stands for that of many elements.
     """
-    from fedcore.graphs import private_api
-
     if private_api.is_in_vectorized_map():
         lines = private_api.lines_of_caller()
         raise TracingError(
@@ -122,13 +118,6 @@ def breakpoint(
         >>> total([1.0, 9.0])
         4.0
     """
-    import sys
-
-    import tensorflow as tf
-
-    from fedcore.graphs.capture.breakpoints import add_breakpoint
-    from fedcore.graphs.capture.debug_prints import traced_prints
-
     frame = sys._getframe(1)
     if tf.executing_eagerly():
         if when is None or np.any(when):

@@ -1,6 +1,9 @@
-"""The HTML form of objects in notebooks; it is made by `fedcore.notebook`, which is imported when a notebook asks."""
+"""The HTML form of objects in notebooks."""
 
-import importlib
+from collections.abc import Callable
+
+html_of: Callable[[object], str] = repr
+"""Makes the HTML; `fedcore/__init__.py` sets it, since it is made above all modules whose objects it shows."""
 
 
 class HtmlDisplay:
@@ -9,4 +12,4 @@ class HtmlDisplay:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        return importlib.import_module("fedcore.notebook").html_of(self)
+        return html_of(self)

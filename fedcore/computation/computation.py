@@ -114,7 +114,7 @@ class Computation(HtmlDisplay):
             return self._in_trace(builder, args, kwargs)
         calls = import_safely("fedcore.graphs.frontend.calls_in_graphs")  # with TensorFlow, which a trace does without
         if calls.inside_graph() and not is_placed(self.type_signature):
-            return calls.call_in_graph(self.to_module("lowered"), self.__name__, self._bound(args, kwargs))
+            return calls.call_in_graph(self.to_module("lowered"), self.__name__, self._arguments(args, kwargs))
         return self._run(args, kwargs, None)
 
     def invoke(self, /, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
@@ -142,7 +142,7 @@ class Computation(HtmlDisplay):
                 "Python: call this in another computation and give it there"
             )
         context = import_safely("fedcore.context")
-        arguments = self._bound(args, kwargs)
+        arguments = self._arguments(args, kwargs)
         try:
             return context.invoke(self.module, arguments, seed=seed)
         except TypeMismatch as error:
@@ -151,11 +151,11 @@ class Computation(HtmlDisplay):
                 raise
             raise TypeMismatch(f"{error}\n  fix: {fix}") from None
 
-    def _bound(self, args: tuple, kwargs: dict) -> list:
+    def _arguments(self, args: tuple, kwargs: dict) -> list:
         """The arguments in the order of the parameters. A single tuple or list may hold all arguments."""
         parameters = self.module.main.parameters
         try:
-            return _bound(self.__name__, self._signature, args, kwargs)
+            return _bind(self.__name__, self._signature, args, kwargs)
         except TypeMismatch:
             packed = len(args) == 1 and len(parameters) > 1 and not kwargs and isinstance(args[0], tuple | list)
             if packed and len(args[0]) == len(parameters):
@@ -185,7 +185,7 @@ class Computation(HtmlDisplay):
 
     def _in_trace(self, builder: Builder, args: tuple, kwargs: dict) -> Value:
         function = self.__fedcore_function__(builder, None)
-        pairs = zip(self._bound(args, kwargs), self.module.main.parameters, strict=True)
+        pairs = zip(self._arguments(args, kwargs), self.module.main.parameters, strict=True)
         values = [_argument(builder, a, p.type) for a, p in pairs]
         try:
             return function(*values)
@@ -207,7 +207,7 @@ class Computation(HtmlDisplay):
         )
 
 
-def _bound(name: str, signature: inspect.Signature, args: tuple, kwargs: dict) -> list:
+def _bind(name: str, signature: inspect.Signature, args: tuple, kwargs: dict) -> list:
     """The arguments of a call in the order of the parameters."""
     try:
         return list(signature.bind(*args, **kwargs).arguments.values())
@@ -246,7 +246,7 @@ class PolymorphicComputation(HtmlDisplay):
         return self._traced[key]
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        arguments = _bound(self.__name__, self._signature, args, kwargs)
+        arguments = _bind(self.__name__, self._signature, args, kwargs)
         builder = active_builder()
         if builder is not None:
             values = [builder.value(a) for a in arguments]
@@ -259,7 +259,7 @@ class PolymorphicComputation(HtmlDisplay):
         Args:
             seed: the seed of this call. Default: as for a call without `invoke`.
         """
-        arguments = _bound(self.__name__, self._signature, args, kwargs)
+        arguments = _bind(self.__name__, self._signature, args, kwargs)
         return self._for_arguments(arguments).invoke(*arguments, seed=seed)
 
     def _for_arguments(self, arguments: list) -> Computation:

@@ -20,7 +20,6 @@ import tensorflow as tf
 
 from fedcore.compiler.client_data import Source
 from fedcore.compiler.client_outputs import ClientOutputs
-from fedcore.compiler.passes.strip_locations import strip_locations
 from fedcore.data import columns_of
 from fedcore.deployment.policy import Policy, Refusal
 from fedcore.deployment.policy_file import PolicyFile
@@ -28,19 +27,14 @@ from fedcore.deployment.record_privacy import mechanisms_of, noisy_passes
 from fedcore.deployment.site_data import SiteData
 from fedcore.deployment.site_inputs import RunRequest, check_arrays, check_sources, element_of
 from fedcore.deployment.site_log import SiteLog
+from fedcore.deployment.site_plans import read_plan, stage_of
 from fedcore.deployment.site_settings import RUN_TIMEOUT_S, SiteSettings
 from fedcore.deployment.site_sums import Identity, SiteSum
 from fedcore.deployment.site_values import FAILED, KeptValue, SiteValues
 from fedcore.deployment.wiped_memory import wipe_memory
-from fedcore.errors import ExecutionError, FedcoreError, InvalidValue
-from fedcore.graphs.graphdef.rewrites.deterministic_order import with_deterministic_order
-from fedcore.graphs.graphdef.validation.allow_list import check_graphs
-from fedcore.graphs.graphdef.validation.isolated_import import check_in_child
-from fedcore.graphs.tensors.values import flatten
-from fedcore.ir import Module, Symbol, verify
-from fedcore.ir.bundle import from_bytes
-from fedcore.ir.reachable import named_by
-from fedcore.ir.rewritten_graphs import with_rewritten_graphs
+from fedcore.errors import ExecutionError, FedcoreError
+from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.ir import Module
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import prepare
 from fedcore.runtime.client_work import SliceResult
@@ -239,7 +233,7 @@ class Site:
         arrays = self._request_arrays(request)
         if arrays is None:
             return Message({"kind": "missing", "plan": False})
-        stage, inputs = _stage_of(plan, operation), RunRequest.of(request, *arrays)
+        stage, inputs = stage_of(plan, operation), RunRequest.of(request, *arrays)
         sources = check_sources(plan, inputs, ClientOutputs.cached(plan).data)
         check_arrays(stage, inputs)
         self._check_held_out(inputs.sources)
@@ -449,7 +443,7 @@ class Site:
             if self._identity is None:
                 raise MalformedMessage(f"{self.name} has no key for secure sums: site.toml names none")
             request.names("names", len(self._identity.peers))
-            key, stage = (digest, operation, run), _stage_of(plan, operation)
+            key, stage = (digest, operation, run), stage_of(plan, operation)
             if not ClientOutputs.cached(plan).is_secure(operation):
                 raise MalformedMessage("the stage has no secure sum")
             if self._sums.find(key, None) is not None:
@@ -492,8 +486,6 @@ class Site:
         return arrays, {**digests, **{name: array_digest(a) for name, a in arrays.items() if name not in digests}}
 
     def _on_device(self, value: Any, type_: Any) -> Any:
-        from fedcore.graphs.tensors.values import unflatten
-
         return unflatten([tf.convert_to_tensor(leaf) for leaf in flatten(value)], type_)
 
     def _earlier_values(self, inputs: RunRequest) -> dict[str, Any]:
@@ -589,25 +581,6 @@ def new_number() -> int:
     return secrets.randbelow(10**9)
 
 
-def _stage_of(plan: Module, operation: str) -> ClientStageOf:
-    """The stage as it runs at a site."""
-    try:
-        return ClientStageOf.of(plan.fact("plan at a site", _plan_at_site), operation)
-    except KeyError:
-        raise MalformedMessage(f"the plan has no client stage {operation!r}") from None
-
-
-def _plan_at_site(plan: Module) -> Module:
-    """The plan without the lines of the program, which no digest covers, so that a server could tell each site others:
-    they would be names of TensorFlow's operations. Its sums and variables have an order, which time would decide else.
-
-    Decisions 0328 and 0329.
-    """
-    graphs = tuple(attrs.evolve(graph, sources={}) for graph in plan.graphs)
-    without_lines = strip_locations(attrs.evolve(plan, graphs=graphs))
-    return with_rewritten_graphs(without_lines, lambda _, data, __: with_deterministic_order(data))
-
-
 @contextlib.contextmanager
 def stopping(stop: Stop, timeout_s: float) -> Iterator[None]:
     """Cancels the stop when the `with` block has not ended after some seconds."""
@@ -618,41 +591,6 @@ def stopping(stop: Stop, timeout_s: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-_READING = threading.Lock()
-
-
-def read_plan(data: bytes) -> Module:
-    """The plan of a bundle from elsewhere: parsed and verified; a child process has imported what runs here.
-
-    Raises:
-        FedcoreError: it is no plan, or its graphs are refused.
-    """
-    with _READING:  # several sites of one process get equal plans at once
-        return _read_plan(data)
-
-
-@functools.lru_cache(maxsize=8)
-def _read_plan(data: bytes) -> Module:
-    plan = verify(from_bytes(data))
-    if plan.stage != "planned":
-        raise InvalidValue(f"a site runs plans; this module is {plan.stage}")
-    stages = client_side(plan)
-    if stages.graphs:
-        check_in_child(stages, trusted=False)
-        check_graphs(stages, trusted=False)
-    return plan
-
-
-def client_side(plan: Module) -> Module:
-    """The functions and graphs of a plan's client stages, the only ones that a site runs."""
-    stages = [op for op in plan.main.operations if op.kind in ("fold", "collect")]
-    merges = [op for op in plan.main.operations if op.kind == "merge"]
-    roots = {o.name for op in (*stages, *merges) for o in op.operands if isinstance(o, Symbol)}
-    names = {name for root in roots for name in named_by(plan, root)}
-    functions = tuple(f for f in plan.functions if f.name in names)
-    return attrs.evolve(plan, functions=functions, graphs=tuple(g for g in plan.graphs if g.name in names))
 
 
 def numbers_of(result: SliceResult) -> list[np.ndarray]:

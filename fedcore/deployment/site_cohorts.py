@@ -5,6 +5,7 @@ from typing import Any
 
 from fedcore.data import Cohort
 from fedcore.errors import NotFound, brief
+from fedcore.graphs.tensors.specs import element_spec
 from fedcore.runtime.network.exchange import Exchange
 from fedcore.runtime.network.transcript import DATA, HELD_OUT
 from fedcore.site_value import SiteValue
@@ -37,8 +38,6 @@ class Sites:
     @property
     def element_type_structure(self) -> Any:
         """The `tf.TensorSpec`s of one element, as of other client data."""
-        from fedcore.graphs.tensors.specs import element_spec  # imports TensorFlow
-
         return element_spec(self.element_type)
 
     def create_tf_dataset_for_client(self, client_id: str) -> SiteValue:

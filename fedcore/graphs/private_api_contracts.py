@@ -9,7 +9,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,9 +20,6 @@ from tensorflow.python.autograph.operators import variables
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from fedcore.graphs import private_api, private_api_keras
-
-if TYPE_CHECKING:
-    import keras
 
 CONTRACTS: dict[str, Callable[[], None]] = {}
 
@@ -697,8 +694,6 @@ def dataset_function_graphs() -> None:
 
 
 def _model() -> "keras.Model":
-    import keras
-
     return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), keras.layers.Dropout(0.5)])
 
 
@@ -715,16 +710,12 @@ def layers_within() -> None:
 
 @contract
 def is_defined_by_keras() -> None:
-    import keras
-
     ours = private_api.is_defined_by_keras(keras.losses.MeanSquaredError), private_api.is_defined_by_keras(contract)
     _require(ours == (True, False), "Keras' own classes are not told from others")
 
 
 @contract
 def learning_rate() -> None:
-    import keras
-
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
     rate = private_api.learning_rate(keras.optimizers.SGD(schedule))
     _require(rate is schedule, "an optimizer does not give back its schedule")
@@ -732,8 +723,6 @@ def learning_rate() -> None:
 
 @contract
 def excludes_from_weight_decay() -> None:
-    import keras
-
     optimizer = keras.optimizers.AdamW()
     _require(not private_api.excludes_from_weight_decay(optimizer), "an optimizer excludes variables by itself")
     optimizer.exclude_from_weight_decay(var_names=["bias"])
@@ -742,8 +731,6 @@ def excludes_from_weight_decay() -> None:
 
 @contract
 def variables_without_weight_decay() -> None:
-    import keras
-
     optimizer, variable = keras.optimizers.AdamW(), keras.Variable([1.0])
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     _require(not private_api.variables_without_weight_decay(optimizer), "a name counts as a variable")
@@ -759,8 +746,6 @@ def replace_keras_global() -> None:
 
 @contract
 def default_name() -> None:
-    import keras
-
     old_counts = private_api.replace_keras_global("object_name_uids", None)
     try:
         names = [keras.metrics.AUC().name for _ in range(2)]
@@ -773,8 +758,6 @@ def default_name() -> None:
 
 @contract
 def replace_keras_randint() -> None:
-    import keras
-
     from fedcore.graphs.capture.keras_seeds import default_seeds
 
     seeds = []
@@ -829,16 +812,12 @@ def loss_object() -> None:
 
 @contract
 def metric_object() -> None:
-    import keras
-
     metric = private_api_keras.metric_object("acc", tf.ones([2, 1]), tf.ones([2, 1]))
     _require(isinstance(metric, keras.metrics.BinaryAccuracy) and metric.name == "acc", "'acc' is not resolved")
 
 
 @contract
 def wrapped_function() -> None:
-    import keras
-
     function = private_api_keras.wrapped_function(keras.metrics.MeanSquaredError())
     _require(function is keras.losses.mean_squared_error, f"a metric calls {function}")
     _require(private_api_keras.wrapped_function(keras.metrics.AUC()) is None, "AUC calls a function")
@@ -884,8 +863,6 @@ def class_weights() -> None:
 
 @contract
 def loss_method() -> None:
-    import keras
-
     class Model(keras.Model):
         def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
             return x
@@ -895,8 +872,6 @@ def loss_method() -> None:
 
 @contract
 def pure_class() -> None:
-    import keras
-
     optimizer, make = keras.optimizers.Nadam(0.5, weight_decay=0.1), private_api_keras.WeightPlaceholder.make
     weight = make([1.0], "net/base/kernel")
     object.__setattr__(optimizer, "__class__", private_api_keras.pure_class(keras.optimizers.Nadam))
@@ -910,8 +885,6 @@ def pure_class() -> None:
 
 @contract
 def tracks_containers() -> None:
-    import keras
-
     optimizer = keras.optimizers.SGD()
     optimizer.slots = []
     wrappers = [optimizer._tracker, optimizer.slots]
@@ -921,8 +894,6 @@ def tracks_containers() -> None:
 
 @contract
 def copy_exclusions() -> None:
-    import keras
-
     first, second = keras.optimizers.AdamW(), keras.optimizers.AdamW()
     first.exclude_from_weight_decay(var_names=["bias"])
     private_api_keras.copy_exclusions(first, second)
@@ -931,16 +902,12 @@ def copy_exclusions() -> None:
 
 @contract
 def is_seed_state() -> None:
-    import keras
-
     _require(private_api_keras.is_seed_state(keras.random.SeedGenerator(1).state), "a seed's state has another name")
     _require(not private_api_keras.is_seed_state(keras.Variable([1.0])), "each variable is taken for a seed's state")
 
 
 @contract
 def tensorflow_variable() -> None:
-    import keras
-
     held = private_api_keras.tensorflow_variable(keras.Variable([1.0]))
     _require(isinstance(held, tf.Variable), f"a variable holds {held}")
     with keras.StatelessScope():
@@ -950,8 +917,6 @@ def tensorflow_variable() -> None:
 
 @contract
 def plain_learning_rate() -> None:
-    import keras
-
     def rate() -> float:
         return 0.5
 
@@ -965,8 +930,6 @@ def plain_learning_rate() -> None:
 
 @contract
 def learning_rate_variable() -> None:
-    import keras
-
     optimizer, schedule = keras.optimizers.SGD(0.5), keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
     rate = float(private_api_keras.learning_rate_variable(optimizer).value)
     _require(rate == 0.5, f"the rate of an optimizer is {rate}")
@@ -991,8 +954,6 @@ def optimizer_choice() -> None:
 
 @contract
 def step_counter() -> None:
-    import keras
-
     optimizer = keras.optimizers.SGD(1.0)
     for _ in range(2):
         optimizer.apply([tf.constant([1.0])], [keras.Variable([2.0])] if not optimizer.built else None)

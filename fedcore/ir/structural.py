@@ -13,6 +13,7 @@ from fedcore.types import (
     FunctionType,
     StructType,
     StructWithPythonType,
+    TensorType,
     Type,
     explain,
     fits,
@@ -64,8 +65,6 @@ def item(value: tuple, *, index: int) -> object:
 
 
 def _literal_typing(types: Sequence[Type], attributes: Attributes) -> Type:
-    from fedcore.types import TensorType
-
     constant: Constant = attributes["value"]
     return TensorType(constant.dtype, constant.shape)
 

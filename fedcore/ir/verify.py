@@ -13,7 +13,7 @@ from fedcore.errors import FedcoreError, VerifyError, brief
 from fedcore.ir import limits
 from fedcore.ir.module import Blob, Constant, Function, Graph, Module, Operand, Operation, Ref, Symbol, Verified
 from fedcore.ir.operations import PLACED, PLAN, Intrinsic, lookup
-from fedcore.ir.printer import DIGEST, is_writable
+from fedcore.ir.printer import DIGEST, is_writable, print_value
 from fedcore.ir.registry import declarations
 from fedcore.ir.target import FORM, is_target
 from fedcore.ir.values import is_placed
@@ -338,8 +338,6 @@ def _strategy_problems(where: str, attributes: Mapping) -> Iterator[str]:
 
 
 def _display(value: object) -> str:
-    from fedcore.ir.printer import print_value
-
     try:
         return print_value(value)
     except (TypeError, ValueError):

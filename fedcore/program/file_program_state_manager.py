@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -238,8 +239,6 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
             raise Damaged(str(error)) from None
 
     def _sha256(self, path: Path, max_bytes: int) -> str:
-        import hashlib
-
         try:
             with open_regular_file(path, max_bytes, inside=self._root) as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+import ml_dtypes
 import numpy as np
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
@@ -170,8 +171,6 @@ def _checksum(digest: Digest) -> dict[str, Any]:
 
 
 def dtype_named(name: str) -> np.dtype:
-    import ml_dtypes
-
     return np.dtype(getattr(ml_dtypes, name, name))
 
 

@@ -1,5 +1,6 @@
 """Measured processes made of measured processes: one after the other, or side by side."""
 
+import inspect
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -127,7 +128,6 @@ def _zip_placed(values: dict) -> Any:
 
 def with_parameters(fn: Callable, names: list[str]) -> Callable:
     """`fn(state, *values)` as a function of a state and named values."""
-    import inspect
 
     def next_fn(*arguments: Value) -> MeasuredProcessOutput:
         return fn(*arguments)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 import fedcore as fc
 from fedcore.compiler import compile_module
-from fedcore.compiler.dataflow import AT_CLIENTS, AT_SERVER, Dataflow
+from fedcore.compiler.placed_dataflow import AT_CLIENTS, AT_SERVER, Dataflow
 from fedcore.ir import Module
 
 LOWERED = "inline,lower-intrinsics,canonicalize,cse,dce"

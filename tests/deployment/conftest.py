@@ -1,6 +1,6 @@
 import pytest
 
-from fedcore.deployment import site
+from fedcore.deployment import site_plans
 
 
 @pytest.fixture(autouse=True)
@@ -9,4 +9,4 @@ def plans_imported_here(monkeypatch):
 
     The site processes of test_flare.py have such children.
     """
-    monkeypatch.setattr(site, "check_in_child", lambda module, trusted: None)
+    monkeypatch.setattr(site_plans, "check_in_child", lambda module, trusted: None)

@@ -16,7 +16,7 @@ from fedcore.compiler.client_outputs import ClientOutputs
 from fedcore.compiler.liveness import Liveness
 from fedcore.deployment.policy import SIGNED_PREFIX, Policy, Refusal, measured_std, read_policy
 from fedcore.deployment.policy_file import PolicyFile
-from fedcore.deployment.site import read_plan
+from fedcore.deployment.site_plans import read_plan
 from fedcore.errors import FedcoreError
 from fedcore.ir import bundle
 from fedcore.types import FederatedType

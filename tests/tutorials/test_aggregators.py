@@ -1,6 +1,7 @@
 """The steps of the tutorials on aggregators: one written by hand, and the recommended ones tuned."""
 
 import collections
+import math
 
 import numpy as np
 import pytest
@@ -82,12 +83,19 @@ def quantile(start: float, **settings):
 
 
 TUNED = {
+    "zeroing": lambda: tff.aggregators.zeroing_factory(
+        zeroing_norm=quantile(10.0, target_quantile=0.98, learning_rate=math.log(10), multiplier=2.0, increment=1.0),
+        inner_agg_factory=tff.aggregators.MeanFactory(),
+    ),
     "clipping": lambda: tff.aggregators.clipping_factory(
         clipping_norm=quantile(100.0, target_quantile=0.8, learning_rate=0.2),
         inner_agg_factory=tff.aggregators.MeanFactory(),
     ),
     "compressed": lambda: tff.aggregators.MeanFactory(
         tff.aggregators.EncodedSumFactory.quantize_above_threshold(quantization_bits=8, threshold=20000)
+    ),
+    "secure": lambda: tff.aggregators.MeanFactory(
+        tff.aggregators.SecureSumFactory(quantile(50.0, target_quantile=0.95, learning_rate=1.0, multiplier=2.0))
     ),
 }
 

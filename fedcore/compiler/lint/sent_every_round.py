@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from fedcore.compiler.dataflow import SENT_ONCE_BYTES
 from fedcore.compiler.leaf_origins import LeafOrigins
 from fedcore.compiler.leaf_sets import flat
 from fedcore.compiler.lint.program import Program
 from fedcore.compiler.lint.registry import Finding, lint_check
+from fedcore.compiler.placed_dataflow import SENT_ONCE_BYTES
 from fedcore.types import FederatedType, StructType, TensorType, Type, leaves, member_of
 
 

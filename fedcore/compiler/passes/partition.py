@@ -11,10 +11,10 @@ from typing import Any
 
 import attrs
 
-from fedcore.compiler.dataflow import AT_CLIENTS, AT_SERVER, Dataflow, PlacedTree, PlacedValue, nodes_of
 from fedcore.compiler.inlining import Inliner
 from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.pipeline import compiler_pass
+from fedcore.compiler.placed_dataflow import AT_CLIENTS, AT_SERVER, Dataflow, PlacedTree, PlacedValue, nodes_of
 from fedcore.errors import FedcoreError, Location
 from fedcore.intrinsics.message import message
 from fedcore.intrinsics.planned import broadcast, collect, fold, merge, run

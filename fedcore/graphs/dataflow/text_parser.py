@@ -14,6 +14,7 @@ import attrs
 import lark
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.graph import REGIONS, Block, Region, StaticShape, Value, ValueType, active_block, building
@@ -359,8 +360,6 @@ class _RegionBuilder:
             sizes = None if value is UNKNOWN_RANK else [None if n is None else int(n) for n in value]
             return tf.TensorShape(sizes)
         if kind == "func":
-            from tensorflow.core.framework import attr_value_pb2
-
             return attr_value_pb2.NameAttrList(name=value.name)
         if kind == "tensor":
             return tf.make_tensor_proto(self._blobs[value.digest])

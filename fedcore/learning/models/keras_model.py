@@ -43,13 +43,12 @@ from fedcore.learning.models.keras_compiled import compile_model
 from fedcore.learning.models.keras_constraints import constraint_of
 from fedcore.learning.models.keras_lengths import check_lengths
 from fedcore.learning.models.keras_outputs import LossLike, index_labels, labels_type, structure_of
-from fedcore.learning.models.keras_purity import check_pure
+from fedcore.learning.models.keras_purity import check_pure, layer_states
 from fedcore.learning.models.keras_scope import StepScope
 from fedcore.learning.models.model_weights import (
     ModelWeights,
     averaged_weights,
     has_value,
-    layer_states,
     value_now,
     weights_and_values,
 )

@@ -11,11 +11,20 @@ from fedcore.graphs import private_api, private_api_keras
 from fedcore.graphs.capture.constant_tables import constant_tables
 from fedcore.learning.models.keras_batches import input_spec_of
 from fedcore.learning.models.keras_outputs import structure_of
-from fedcore.learning.models.model_weights import layer_states
 
 _READ = "ReadVariableOp"
 _READS = frozenset({_READ, "ResourceGather", "ResourceGatherNd", "VariableShape"})
 _PYTHON = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
+
+
+def layer_states(keras_model: keras.Model) -> list:
+    """The variables in which stateful recurrent layers keep the state that a batch hands to the next.
+
+    They are no weights: every client starts from zeros in every round, and no state leaves it.
+    """
+    layers = [layer for layer in private_api.layers_within(keras_model) if getattr(layer, "stateful", False)]
+    states = {id(v): v for layer in layers for v in keras.tree.flatten(getattr(layer, "states", None) or [])}
+    return list(states.values())
 
 
 def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Sequence[keras.Variable]) -> set[int]:

@@ -15,6 +15,7 @@ from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.variables import is_traced
 from fedcore.graphs.tensors.structures import TensorStructure
+from fedcore.learning.models.keras_purity import assigned_in_training
 
 if TYPE_CHECKING:
     from fedcore.learning.models.held_variables import HoldsVariables
@@ -22,16 +23,6 @@ if TYPE_CHECKING:
 
 ModelWithVariables: TypeAlias = "keras.Model | VariableModel | HoldsVariables"
 """A Keras model, or one of `fc.learning` with variables."""
-
-
-def layer_states(keras_model: keras.Model) -> list:
-    """The variables in which stateful recurrent layers keep the state that a batch hands to the next.
-
-    They are no weights: every client starts from zeros in every round, and no state leaves it.
-    """
-    layers = [layer for layer in private_api.layers_within(keras_model) if getattr(layer, "stateful", False)]
-    states = {id(v): v for layer in layers for v in keras.tree.flatten(getattr(layer, "states", None) or [])}
-    return list(states.values())
 
 
 def averaged_weights(keras_model: keras.Model) -> list:
@@ -190,8 +181,6 @@ def _variables(model: ModelWithVariables) -> tuple[Sequence, Sequence]:
 
 def _without_frozen(model: ModelWithVariables, variables: Sequence) -> Sequence:
     """The variables of a Keras model that a call in training assigns; all where the model does not tell its inputs."""
-    from fedcore.learning.models.keras_purity import assigned_in_training
-
     model = getattr(model, "keras_model", model)
     if not getattr(model, "inputs", None):
         return variables

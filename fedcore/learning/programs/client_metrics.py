@@ -10,8 +10,8 @@ from fedcore.data import Cohort
 from fedcore.errors import NotFound, TypeMismatch, brief
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.programs.cohorts import as_client_data, check_type
-from fedcore.learning.programs.history import is_number, plain_metrics
-from fedcore.learning.programs.monitor import Monitor
+from fedcore.learning.programs.history import plain_metrics
+from fedcore.learning.programs.monitor import Monitor, is_number
 from fedcore.program.optional_packages import optional_package
 from fedcore.scalars import whole_number
 

@@ -6,8 +6,7 @@ from typing import Any
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.programs.callback import Callback
-from fedcore.learning.programs.history import is_number
-from fedcore.learning.programs.monitor import Monitor
+from fedcore.learning.programs.monitor import Monitor, is_number
 from fedcore.scalars import python_scalar, real_number, whole_number
 
 

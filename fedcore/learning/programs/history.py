@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedcore.errors import NotFound
+from fedcore.learning.programs.monitor import Monitor, is_number
 from fedcore.program.optional_packages import optional_package
 from fedcore.program.structures import leaves_with_names
 from fedcore.scalars import real_number
@@ -129,8 +130,6 @@ class History:
 
     def _first_row(self, metric: str, target: float, mode: str) -> dict[str, Any] | None:
         """The first row in which a metric is as good as a target."""
-        from fedcore.learning.programs.monitor import Monitor
-
         self[metric]  # raises NotFound
         monitor, target = Monitor(metric, mode), float(real_number("target", target))
         for row in self.rows:
@@ -204,7 +203,3 @@ def measures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The names of the model's metrics that are measured, not counted: the floats, without `val_`; `loss` is first."""
     names = dict.fromkeys(n.removeprefix("val_") for row in rows for n, v in row.items() if isinstance(v, float))
     return sorted((name for name in names if "/" not in name), key=lambda name: name != "loss")
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

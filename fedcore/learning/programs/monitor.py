@@ -6,9 +6,12 @@ from typing import Any
 
 from fedcore.errors import InvalidValue, NotFound, brief
 from fedcore.ir.locations import warn_user
-from fedcore.learning.programs.history import is_number
 
 _GREATER_IS_BETTER = ("acc", "auc", "precision", "recall", "f1")
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class Monitor:

@@ -3,8 +3,10 @@
 import contextlib
 from typing import Any
 
+from fedcore.context import slow_clients
 from fedcore.learning.programs.callback import Callback
-from fedcore.learning.programs.history import TIME, is_number, measures
+from fedcore.learning.programs.history import TIME, measures
+from fedcore.learning.programs.monitor import is_number
 
 _WIDTH = 9  # characters of a column
 _LINES_BELOW_HEAD = 25  # then the names of the columns are printed again
@@ -43,8 +45,6 @@ class ProgressBar(Callback):
         if not (console.is_terminal or console.is_jupyter):
             return
         from rich import progress as bars
-
-        from fedcore.context import slow_clients
 
         class _Clients(bars.ProgressColumn):
             """The clients that were read, and those that the call waits for."""

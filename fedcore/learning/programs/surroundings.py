@@ -3,6 +3,8 @@
 import importlib.metadata
 from collections.abc import Mapping
 
+import tensorflow as tf
+
 from fedcore import context
 from fedcore.learning.process import LearningProcess
 
@@ -11,8 +13,6 @@ _PACKAGES = ("fedcore", "tensorflow", "keras", "numpy")
 
 def surroundings_of(process: LearningProcess) -> dict[str, str]:
     """The digest of the plan of a round, the versions of packages, and the threads of one operation."""
-    import tensorflow as tf
-
     context.current_runtime()  # the first runtime sets the threads
     return {
         "plan": process.next.to_module("planned").digest(),

@@ -127,7 +127,7 @@ class ClientRecorder:
 
     def note(self, place: ClientPlace, value: ClientValue) -> None:
         array = value.value
-        with self._lock:
+        with self._lock:  # else two threads may both find room for the last bytes; which value comes first is open
             self._bytes += array.nbytes
             recorded = array if self._bytes <= MAX_RECORDED_BYTES else None
             location = "" if value.source.location is None else str(value.source.location)

@@ -58,7 +58,7 @@ class _Pool:
                 raise FedcoreError("the runtime is closed")
             self._waiting += 1
             self._queue.put(task)
-            self._find_threads()
+            self._start_threads()
 
     def close(self) -> None:
         with self._lock:
@@ -68,7 +68,7 @@ class _Pool:
                     self._queue.put(None)
 
     def join(self, until: float) -> None:
-        for thread in [*self._threads]:
+        for thread in [*self._threads]:  # a thread that starts for the last tasks meanwhile is not waited for
             if thread is not threading.current_thread():
                 thread.join(max(0.0, until - time.monotonic()))
 
@@ -80,20 +80,22 @@ class _Pool:
                 blocked_threads.add(thread)
                 self._threads.discard(thread)
                 del self._performing[thread]
-            self._find_threads()
+            self._start_threads()
         return [thread.name for thread in left]
 
-    def read(self, task: _Task, reads: bool) -> None:
-        """Notes that a task begins (`reads`) or ends to run user code that reads clients' data."""
+    def mark(self, task: _Task, *, in_users_code: bool) -> None:
+        """Notes that a task begins or ends to run user code."""
         with self._lock:
-            task.in_users_code = reads
-            if reads:
-                self._find_threads()
+            task.in_users_code = in_users_code
+            if in_users_code:
+                self._start_threads()
 
-    def _find_threads(self) -> None:
+    def _start_threads(self) -> None:
         """Starts threads for waiting tasks: at most `each`; if all threads run user code, one more for each further
         run.
         """
+        # A new thread may run at once. It waits for the lock before it reads or leaves `_threads` and `_performing`, in
+        # which it is noted by then.
         idle = len(self._threads) - sum(thread in self._threads for thread in self._performing)
         while self._waiting > idle and len(self._threads) < self._each:
             self._threads.add(self._start(self._serve))
@@ -136,6 +138,9 @@ class _Pool:
     def _serve(self) -> None:
         thread = threading.current_thread()
         while (task := self._queue.get()) is not None:
+            # Until this thread has the lock, its task still counts as waiting, and this thread as idle: the two cancel
+            # out in `_start_threads`. `abandon` misses the task, whose graph calls raise `Stopped` then. It comes
+            # `GRACE_S` after the stop, so it misses user code that blocks only if this thread has not run for so long.
             with self._lock:
                 self._waiting -= 1
                 self._performing[thread] = task
@@ -146,7 +151,7 @@ class _Pool:
     def _perform_one(self, task: _Task) -> None:
         self._perform(task)
         with self._lock:
-            self._find_threads()
+            self._start_threads()
 
     def _perform(self, task: _Task) -> bool:
         """Performs a task. Returns whether the thread still belongs to the pool."""
@@ -154,6 +159,9 @@ class _Pool:
         _here.pool, _here.task = self, task
         task.perform()
         _here.pool = _here.task = None
+        # The task has told its outcome, so its run may end, or submit the next task, before this thread has the lock.
+        # It still counts as busy: `submit` may start a thread too many, at most `each` in all, and `abandon` may have
+        # replaced this thread, which then ends.
         with self._lock:
             if self._performing.pop(thread, None) is None:
                 blocked_threads.discard(thread)
@@ -181,11 +189,11 @@ def users_code() -> Iterator[None]:
     if pool is None or task is None:
         yield
         return
-    pool.read(task, True)
+    pool.mark(task, in_users_code=True)
     try:
         yield
     finally:
-        pool.read(task, False)
+        pool.mark(task, in_users_code=False)
 
 
 class Workers:

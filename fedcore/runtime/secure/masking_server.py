@@ -153,7 +153,9 @@ class MaskingServer:
         vector = masks.from_bytes(self._directory.body(message, MASKED, client), self._terms.layout)
         if vector is None:
             raise MessageRefused(f"client {client} sends no masked integers of this session")
-        with self._lock:  # meanwhile another thread may have taken the same message, or ended the phase
+        # Vectors are large, so they are read outside of the lock. Meanwhile another thread may have taken a message of
+        # this client, which would be added twice, or ended the phase, whose set of survivors would lack the client.
+        with self._lock:
             self._expect(client, MASKED, self._sealed, self._arrived)
             masks.add(self._sum, vector, self._terms.layout)
             self._arrived.add(client)
@@ -162,6 +164,7 @@ class MaskingServer:
         """For each client whose vector arrived, the set of these clients."""
         with self._lock:
             self._end(MASKED, len(self._arrived))
+        # From here on `take_masked` refuses under the lock, so that `_arrived` stays as it is and is read without.
         message = self._signer.message(MASKED, self._survivors)
         return dict.fromkeys(self._arrived, message)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedcore.errors import InvalidValue, NotFound, TypeMismatch, brief
+from fedcore.errors import InvalidValue, NotFound, TracingError, TypeMismatch, brief
 from fedcore.scalars import random_generator
 from fedcore.simulation.datasets.structures import (
     Structure,
@@ -20,6 +20,7 @@ from fedcore.simulation.datasets.structures import (
     row_type,
     rows_of,
 )
+from fedcore.types import TensorType
 from fedcore.types.immutable_arrays import frozen, immutable
 from fedcore.types.ragged_rows import RaggedRows, concatenate
 
@@ -106,7 +107,6 @@ class ClientData:
             (str -> int32*)
         """
         from fedcore.computation import tf_computation
-        from fedcore.types import TensorType
 
         if self.is_in_files:
             from fedcore.simulation.datasets.reading import ReadingFunction
@@ -515,8 +515,6 @@ def python_id(client_id: Any) -> str:
     Raises:
         TracingError: it is a tensor of a graph, whose value is not known yet.
     """
-    from fedcore.errors import TracingError
-
     if isinstance(client_id, str):
         return client_id
     try:

@@ -115,7 +115,7 @@ class ComputationOfIds(Computation):
 
     def _open(self, args: tuple, kwargs: dict) -> list:
         """The arguments, with data sets in place of ids."""
-        arguments = self._bound(args, kwargs)
+        arguments = self._arguments(args, kwargs)
         first, *inner = self._path
         type_ = self.module.main.parameters[first].type
         arguments[first] = self._opened_within(arguments[first], type_, inner)

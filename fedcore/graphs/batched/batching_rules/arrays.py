@@ -1,10 +1,4 @@
-"""Operations that move entries: slices, concatenations, transposes, padding, and their gradients.
-
-A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
-all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None; along it, each row of
-the batch has `x.entries_per_row` entries, such as 2 after a reshape of rows of 2 (`batched_value`).
-Batches are padded to one size; `x.padding` says what the padded rows hold: copies of real rows, zeros, or anything.
-"""
+"""Operations that move entries: slices, concatenations, transposes, padding, and their gradients."""
 
 import numpy as np
 

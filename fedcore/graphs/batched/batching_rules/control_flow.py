@@ -1,9 +1,5 @@
 """Nested functions: calls, assertions, branches and loops.
 
-A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
-all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None; along it, each row of
-the batch has `x.entries_per_row` entries, such as 2 after a reshape of rows of 2 (`batched_value`).
-
 All clients of a group take the same branch and the same number of iterations; otherwise there is no batching rule.
 """
 

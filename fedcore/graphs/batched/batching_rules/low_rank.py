@@ -1,9 +1,5 @@
 """Rules for low-rank matrices: products, sums, multiples by one number a client, and a choice between matrix and zeros.
 
-A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
-all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None; along it, each row of
-the batch has `x.entries_per_row` entries, such as 2 after a reshape of rows of 2 (`batched_value`).
-
 A rule returns None where its result would not be low-rank; the batching rule then gets the dense matrices.
 """
 

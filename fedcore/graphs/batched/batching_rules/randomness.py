@@ -1,9 +1,4 @@
-"""Stateless random numbers: emitted once for each client, so that a client has the numbers that it has alone.
-
-A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
-all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None; along it, each row of
-the batch has `x.entries_per_row` entries, such as 2 after a reshape of rows of 2 (`batched_value`).
-"""
+"""Stateless random numbers: emitted once for each client, so that a client has the numbers that it has alone."""
 
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule
 from fedcore.graphs.batched.batching_rules.convolutions import per_client, unrolled_over_clients

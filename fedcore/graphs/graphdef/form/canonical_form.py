@@ -174,6 +174,7 @@ def _clear_shared_name(node: node_def_pb2.NodeDef) -> None:
     """Gives every execution a resource of its own, since calls share resources by name.
 
     An empty name makes a new resource, but not for a variable: variables with an empty name are one in the process.
+    ANONYMOUS stays where TensorFlow has set it: the kernels of other resources (`ResourceHandleOp`) take it as well.
     """
     if node.op == "VarHandleOp":
         node.attr["shared_name"].s = ANONYMOUS

@@ -223,7 +223,7 @@ class _Validator:
         signatures = {}
         for node in nodes:
             at = f"{where}: {node.name!r} ({node.op})"
-            signatures[node.name] = signature = self._checked_signature(at, node)
+            signatures[node.name] = signature = self._signature_of(at, node)
             if in_function:
                 for output, dtypes in signature.named.items():
                     types.update({(node.name, output, i): t for i, t in enumerate(dtypes)})
@@ -236,7 +236,7 @@ class _Validator:
         _check_order(where, nodes, by_name)
         return types
 
-    def _checked_signature(self, at: str, node: node_def_pb2.NodeDef) -> _Signature:
+    def _signature_of(self, at: str, node: node_def_pb2.NodeDef) -> _Signature:
         """The signature of a node's operation; checks its attributes, its constant and the functions that it names."""
         if node.op in self.functions:
             return self.signatures[node.op]
