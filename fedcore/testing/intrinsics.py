@@ -306,6 +306,7 @@ def _check_rule(name: str, graph: Graph, data: bytes) -> None:
 _WITHOUT_RULES = ("Const", "NoOp", "Placeholder")
 
 
+@np.errstate(all="ignore")
 def _outcome(run: Callable, module: Module, inputs: list) -> Any:
     """The result, or the exception that was raised."""
     try:

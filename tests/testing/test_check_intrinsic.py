@@ -108,7 +108,7 @@ def broken(op, **kwargs) -> str:
 
 
 def test_a_right_one_passes(declared):
-    assert fc.testing.check_intrinsic(doubled_sum(twice)) == 21
+    assert fc.testing.check_intrinsic(doubled_sum(twice)) == 28
 
 
 def test_a_wrong_lowering_is_found_and_shown(declared):

@@ -1,7 +1,7 @@
 """Finds what keeps a Keras model from being a pure function, and names its layer."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import tensorflow as tf
@@ -81,9 +81,35 @@ def _trace(step: Callable, batch: Sequence) -> tf.Graph:
 
 
 def _assigned(model: keras.Model, graph: tf.Graph) -> set[int]:
-    """The identities of the model's variables that a graph does more with than read them."""
+    """The identities of the model's variables that a graph does more with than read them; of those, the trainable ones
+    that it assigns, since loops of recurrent layers take their handles and only read them."""
     changing = {id(outer) for outer, inner in graph.captures if any(op.type not in _READS for op in inner.consumers())}
-    return {id(v) for v in model.variables if id(v.value.handle) in changing}
+    trained = {id(v.value.handle): v.path for v in model.trainable_variables}
+    assigned = {
+        path
+        for inner, path in _handles_in_functions(graph, trained)
+        if any(op.type.startswith("Assign") for op in inner.consumers())
+    }
+    return {
+        id(v)
+        for v in model.variables
+        if id(v.value.handle) in changing and (id(v.value.handle) not in trained or v.path in assigned)
+    }
+
+
+def _handles_in_functions(graph: tf.Graph, paths: dict[int, str]) -> Iterator[tuple[tf.Tensor, str]]:
+    """The handles of variables in a graph and its functions, with the paths of the variables.
+
+    Args:
+        paths: by the identity of a handle outside of the graph.
+    """
+    known = dict(paths)  # and by that of an argument that is the handle in a function
+    for body in (graph, *private_api.functions_of(graph).values()):
+        for outer, inner in body.captures:
+            path = known.get(id(outer))
+            if path is not None:
+                known[id(inner)] = path
+                yield inner, path
 
 
 def _check_own_gradients(model: keras.Model, graph: tf.Graph, trained: dict[int, str]) -> None:
@@ -92,21 +118,15 @@ def _check_own_gradients(model: keras.Model, graph: tf.Graph, trained: dict[int,
     TensorFlow hands the variables that such a function reads to its gradient. In a pure step weights are tensors, which
     nothing hands on: the weight would not train.
     """
-    paths = dict(trained)  # by the identity of a handle, or of the argument that is the handle in a function
-    for body in (graph, *private_api.functions_of(graph).values()):
-        for outer, inner in body.captures:
-            path = paths.get(id(outer))
-            if path is None:
-                continue
-            paths[id(inner)] = path
-            for read in (op for op in inner.consumers() if op.type == _READ):
-                users = read.outputs[0].consumers()
-                if len(users) == 1 and _has_own_gradient(users[0]):
-                    raise TracingError(
-                        f"{_layer_of(model, users[0])} reads the weight {path} inside a function with a gradient of "
-                        "its own (tf.custom_gradient, tf.recompute_grad, keras.remat), which would not train it. Give "
-                        "the weight to the function as an argument, or call the layer without that"
-                    )
+    for inner, path in _handles_in_functions(graph, trained):
+        for read in (op for op in inner.consumers() if op.type == _READ):
+            users = read.outputs[0].consumers()
+            if len(users) == 1 and _has_own_gradient(users[0]):
+                raise TracingError(
+                    f"{_layer_of(model, users[0])} reads the weight {path} inside a function with a gradient of "
+                    "its own (tf.custom_gradient, tf.recompute_grad, keras.remat), which would not train it. Give "
+                    "the weight to the function as an argument, or call the layer without that"
+                )
 
 
 def _has_own_gradient(op: tf.Operation) -> bool:
