@@ -250,7 +250,10 @@ _SAME: LruCache[tuple, bool] = LruCache(256)
 
 
 def _content(function: private_api.DatasetFunction) -> tuple:
-    """The content of a traced function: its operations, the tensors that it reads, and its result's type."""
+    """The content of a traced function: its operations, the tensors that it reads, and its result's type.
+
+    A digest of the operations stands for them: the name that a canonical function has.
+    """
     traced = function.graph_function
     definition = function_pb2.FunctionDef.FromString(traced.function_def.SerializeToString())
     called = {f.signature.name: f for f in traced.graph.as_graph_def().library.function}

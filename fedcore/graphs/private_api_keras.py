@@ -214,6 +214,8 @@ def _backend_apply_gradients(
 def _take_step(
     self: keras.optimizers.Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable]
 ) -> None:
+    """Keras' step without `cond`: always computed; where the accumulated gradients are not due, all variables get their
+    old values back. The averages of weights come last."""
     every = self.gradient_accumulation_steps
     if every:
         due = (self._iterations + 1) % every == 0  # `iterations` counts steps of the weights

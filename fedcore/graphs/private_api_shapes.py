@@ -141,7 +141,13 @@ def inferred_shapes(
     shapes: Sequence[Shape],
     values: Sequence[np.ndarray | None],
 ) -> list[Shape]:
-    """See `private_api.infer_shapes`."""
+    """The shapes of an operation's results by TensorFlow's shape function.
+
+    Args:
+        attributes: (name, serialized AttrValue) pairs.
+        shapes: of the operands.
+        values: of the operands, as far as they are known; None for others.
+    """
     return _operation(op, attributes).infer(shapes, values)
 
 

@@ -47,7 +47,8 @@ def parameter_names(fn: Callable, *, inner: bool = False) -> list[str]:
             raise TracingError(f"{describe(fn)} has the keyword-only parameter {parameter.name}; make it positional")
         if parameter.default is not parameter.empty:
             raise TracingError(
-                f"{describe(fn)} gives {parameter.name} a default; a {kind} has none. To bind it: functools.partial"
+                f"{describe(fn)} gives {parameter.name} a default; a {kind} has none. To bind it: "
+                f"functools.partial(..., {parameter.name}=...)"
             )
         names.append(parameter.name)
     return names

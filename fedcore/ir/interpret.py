@@ -165,6 +165,7 @@ class Interpreter:
         return (body.function, captured) if isinstance(body, _Body) and body.interpreter is self else (None, ())
 
     def _frame(self, function: Function, arguments: tuple, seed: Seed | None, returns_to: str = "") -> "_Frame":
+        """The record of a call: a single struct is spread over the parameters; equal calls are found once."""
         arguments = spread(arguments, len(function.parameters)) if function.parameters else ()
         scope = dict(zip([p.name for p in function.parameters], arguments, strict=True))
         types = {p.name: p.type for p in function.parameters}

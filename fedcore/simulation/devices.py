@@ -30,12 +30,16 @@ class Attempt:
 
 
 def _each(name: str, value: Any, number: int, above: float | None, at_most: float) -> NDArray:
-    """A float64 for each device, of a number or of so many."""
+    """A checked setting as a float64 for each device; it was given as one number, or as so many.
+
+    Args:
+        above: exclusive bound; None for numbers that are 0 or more.
+    """
     array = np.asarray(value, np.float64)
     if array.shape not in ((), (number,)):
         raise InvalidValue(f"{name} is a number, or one for each of the {number} clients, not of shape {array.shape}")
-    low = array > above if above is not None else array >= 0
-    if not np.all(low & (array <= at_most) & np.isfinite(array)):
+    is_enough = array > above if above is not None else array >= 0
+    if not np.all(is_enough & (array <= at_most) & np.isfinite(array)):
         limit = f"above {above:g}" if above is not None else "0 or more"
         limit += f", at most {at_most:g}" if np.isfinite(at_most) else ""
         raise InvalidValue(f"{name} is {limit}, not {brief(value)}")

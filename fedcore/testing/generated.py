@@ -118,9 +118,10 @@ def _drawing(*arguments: Value) -> tuple[Value, ...]:
 
 
 def _may_draw(type_: Type, parameters: Sequence[Type], result: Type) -> bool:
-    """Whether it is the type of a function of a client or an element whose result may be of any type.
+    """Whether a parameter may be `_drawing`, a function whose result has a type of its own.
 
-    No value among the parameters tells the type, and the intrinsic's result has a value for each client or element.
+    So it is for a function of a client or an element, if no value among the parameters tells the type of its result,
+    and the intrinsic's result has a value for each client or element.
     """
     if not isinstance(type_, FunctionType) or not isinstance(type_.result, AbstractType):
         return False

@@ -124,6 +124,10 @@ def batching_policy(
 ) -> BatchingPolicy | NoBatchingRule:
     """The batching policy of a stage, or the reason why it cannot be batched.
 
+    Of width 1 where an operation is fast alone; with `table_rows` where a large model keeps changed rows of tables;
+    with `why_loop` where a loop is cheaper than groups; else of groups of `width` clients. A missing batching rule is
+    the reason for none, unless the stage is so large that it loops anyway.
+
     Args:
         block: clients of a block.
         target: the kind of machine.

@@ -56,6 +56,7 @@ def own_variables() -> Iterator[OwnVariables]:
     outside = tf.compat.v1.get_default_graph()
 
     def creator(next_creator: Callable, **options: Any) -> tf.Variable:
+        # A known initial value is assigned in the traced graph, once, also where a loop's body makes the variable.
         initial = options.get("initial_value")
         is_symbolic = any(tf.is_tensor(x) and not private_api.is_eager(x) for x in tf.nest.flatten(initial))
         if is_symbolic or tf.executing_eagerly():

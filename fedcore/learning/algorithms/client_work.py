@@ -135,8 +135,8 @@ class ClientWork:
         initialize: (-> S), the first state at the server. Default: <>.
         send: (S -> H), what clients get beside the weights. Default: S.
         advance: (S -> S), at the server, after a round. Default: the state as it is.
-        conclude: (<S,R> -> <S,U>), at the server, of the advanced state and the joined updates R: the next state and
-            the change of the weights. Default: R is the change U.
+        conclude: (<S,R> -> <S,U>), at the server, of the advanced state and R, the mean of the updates that `finish`
+            gives at the clients: the next state and the change of the weights. Default: R is the change U.
         hyperparameters: the names of those in S.
         measure: H at the server -> metrics by name beside `train`; used while a round is traced.
     """
