@@ -232,6 +232,7 @@ def _entries(axes: "NDArray[np.object_]") -> dict[str, Any]:
 
 
 def _prepare(axis: "Axes", title: str) -> None:
+    """Sets the title of a diagram, its grid, and one visible axis line at the bottom."""
     axis.set_title(title, loc="left", color=_INK, fontsize=12, fontweight="bold")
     axis.grid(color="#e8ebee", linewidth=0.8)
     axis.set_axisbelow(True)
