@@ -49,9 +49,9 @@ class ClientStateResult:
 def result_with_state(
     update: TensorStructure, weight: tf.Tensor, report: dict, new_state: TensorStructure, state: TensorStructure
 ) -> ClientStateResult:
-    """The result of a client's work, with zeros in place of values that are not finite.
+    """The result of a client's work.
 
-    A client whose change, weight or new state is not finite adds nothing to the mean, and keeps its old `state`. A
+    A client whose change, weight or new state is not finite sends zeros with weight 0, and keeps its old `state`. A
     client without examples keeps its old state too.
     """
     result = finite_or_nothing((update, new_state), weight, report)

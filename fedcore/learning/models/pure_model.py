@@ -150,7 +150,7 @@ class PureModel(abc.ABC):
         """For each metric's name a function from the metric's part of the clients' added reports to its value."""
 
         def finalize(name: str, state: TensorStructure) -> TensorStructure:
-            # `finalize_metric` takes a whole report; the metric does not depend on the zeros in it.
+            # `finalize_metric` takes a whole report: zeros stand in for the parts of the other metrics.
             others = tf.nest.map_structure(tf.zeros_like, self.report_metrics(self.initial_metrics()))
             own = tuple(state) if isinstance(state, list) else state
             return self.finalize_metric({**others, name: own}, name)

@@ -55,7 +55,7 @@ class _Adafactor(LeafwiseOptimizer):
             rate = tf.minimum(rate, tf.cast(1 / tf.sqrt(step), weight.dtype))
         step_size = tf.maximum(tf.cast(self.epsilon_2, weight.dtype), _rms(weight)) * rate
         square = tf.square(gradient) + self.epsilon_1
-        share = tf.cast(tf.pow(step, self.beta_2_decay), weight.dtype)  # 1 - beta_2: of the new square in an average
+        share = tf.cast(tf.pow(step, self.beta_2_decay), weight.dtype)  # 1 - beta_2, the weight of the new square
         new_slots = dict(slots)
         if weight.shape.rank < 2:
             new_slots["preconditioner"] = v = slots["preconditioner"] + share * (square - slots["preconditioner"])
