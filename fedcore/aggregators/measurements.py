@@ -29,10 +29,11 @@ def add_measurements(
     of an inner process that has none (<>) are the new ones alone.
 
     Args:
-        inner_agg_factory: aggregates as without the measurements; the result is weighted if it is.
+        inner_agg_factory: the aggregator to measure. The factory that is returned is weighted if this one is.
         client_measurement_fn: traced; takes the client value (and the weight, where there is one) and returns a dict
             from names to server values, or a server value with names. Default: measures nothing.
-        server_measurement_fn: traced; takes the result at the server and returns the same. Default: measures nothing.
+        server_measurement_fn: traced; takes the result at the server, and returns what `client_measurement_fn` does.
+            Default: measures nothing.
     Raises:
         InvalidValue: a function takes other arguments.
         TypeMismatch: neither function is given, one returns no dict, or a name is taken.
@@ -86,6 +87,11 @@ def _check_takes(argument: str, fn: Callable | None, parameters: tuple[str, ...]
 
 
 def _add(measurements: dict, more: object) -> None:
+    """Adds what a measurement function returned to the measurements, in place.
+
+    Raises:
+        TypeMismatch: it is no dict from names and no value with names, or a name is taken.
+    """
     if isinstance(more, Value) and isinstance(struct := member_of(more.type), StructType) and None not in struct.names:
         more = dict(zip(struct.names, more, strict=True))
     if not isinstance(more, Mapping):

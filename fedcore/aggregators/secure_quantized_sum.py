@@ -58,7 +58,10 @@ def check_fixed_bounds(dtype: DType, bounds: dict[str, float]) -> None:
 
 
 def _ordered_bounds(dtype: DType, low: tf.Tensor, high: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The bounds in float64, cut to the largest magnitude; those of integers are rounded inwards."""
+    """(low, high), float64, clipped to `largest_bound` in magnitude; high is at least low.
+
+    Bounds of integers are rounded inwards.
+    """
     limit = largest_bound(dtype)
     low, high = (tf.clip_by_value(bound, -limit, limit) for bound in (low, high))
     if dtype.is_integer:
@@ -161,10 +164,11 @@ def secure_quantized_sum(
         value: TensorStructure, low: TensorStructure, high: TensorStructure
     ) -> tuple[TensorStructure, tf.Tensor]:
         leaves = tf.nest.flatten(value)
+        # While traced: fixed bounds are refused here, where the dtype of each leaf is known.
         for leaf, pair in zip(leaves, fixed if len(fixed) == len(leaves) else fixed * len(leaves), strict=False):
             names = (f"{who}: lower_bound", f"{who}: upper_bound")
             check_fixed_bounds(as_dtype(leaf.dtype), dict(zip(names, pair, strict=True)))
-        return _leafwise(quantize, value, low, high), tf.constant(1, tf.int64)
+        return _leafwise(quantize, value, low, high), tf.constant(1, tf.int64)  # codes, and 1 to count the clients
 
     @tf_computation(
         encode.type_signature.result[0],  # type: ignore[index]
@@ -187,7 +191,7 @@ def secure_quantized_sum(
 
 
 def _check_bound(name: str, bound: Type, value: Type) -> None:
-    """Refuses bounds that are no real scalar at the server, and no struct of these as the value is."""
+    """Refuses a bound that is neither a real scalar at the server nor a struct of such scalars like the value."""
     scalars = all(t.dtype.is_real and t.shape == () for t in tensor_leaves(bound))
     at_server = isinstance(bound, FederatedType) and bound.placement == SERVER
     is_tensor = isinstance(member_of(bound), TensorType)
@@ -199,6 +203,7 @@ def _check_bound(name: str, bound: Type, value: Type) -> None:
 
 
 def _structure(type_: Type) -> Type:
+    """A type that is equal for equal structs, whatever the dtypes and shapes of their leaves and their containers."""
     return strip_containers(map_tensors(lambda t: TensorType("float64"), type_))
 
 
@@ -215,6 +220,7 @@ def _leafwise(
 
 
 def _for_each(leaves: list, bound: TensorStructure) -> list:
+    """One bound in float64 for each leaf; a single bound counts for all leaves."""
     bounds = [tf.cast(b, tf.float64) for b in tf.nest.flatten(bound)]
     return bounds if tf.nest.is_nested(bound) else bounds * len(leaves)
 

@@ -86,6 +86,7 @@ class Comparison:
 
 
 def comparison(left: Module, right: Module) -> Comparison:
+    """Compares two modules up to the names of functions and bindings."""
     forms = [_forms(m) for m in (left, right)]
     equal = left.stage == right.stage and forms[0][left.main.name] == forms[1][right.main.name]
     changes = [] if equal else _changes(left, right, forms)
@@ -118,6 +119,7 @@ def _forms(module: Module) -> dict[str, Hashable]:
 
 
 def _changes(left: Module, right: Module, forms: list[dict[str, Hashable]]) -> list[str]:
+    """A sentence for each difference of two modules that are not equal up to names; `forms` are theirs."""
     pairs = _pairs_of_graphs(left, right)
     differences = [f"the operations of the graph @{graph.name} differ" for graph in pairs.values()]
     paired = [{graph.name for graph in pairs.values()}, {*pairs}]
@@ -240,6 +242,7 @@ def _pairs_of_functions(left: Module, right: Module, forms: list[dict[str, Hasha
 
 
 def _bindings_by_position(function: Function) -> dict[str, str]:
+    """Binding -> its name by position: `%0`, `%1`, …, parameters first."""
     names = [*(p.name for p in function.parameters), *(op.name for op in function.operations)]
     return {name: f"%{i}" for i, name in enumerate(names)}
 
@@ -295,6 +298,8 @@ def _operation_keys(function: Function, names: dict[str, str]) -> list[tuple[str
 
 
 def _function(function: Function, names: dict[str, str], bound: dict[str, str]) -> list[str]:
+    """The lines of a function, with other names for its symbols and its bindings."""
+
     def operand(o: Ref | Symbol) -> str:
         return bound[o.name] if isinstance(o, Ref) else names[o.name]
 

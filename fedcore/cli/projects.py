@@ -164,10 +164,13 @@ def _call_function(module: ModuleType, file: Path, name: str, arguments: dict[st
 
 @contextlib.contextmanager
 def _translate_errors(file: Path, what: str, *, only_own: bool = False) -> Iterator[None]:
-    """Makes an error of the user's code a FedcoreError that names their line.
+    """Raises an error of the user's code as a FedcoreError that names the line in the user's file.
 
     Args:
-        only_own: whether an error that does not come through the file stays what it is.
+        file: the user's file.
+        what: the work that fails, as the first words of the message.
+        only_own: whether an error whose traceback does not pass through the file is raised as it is. Default: it
+            becomes a FedcoreError too.
     """
     try:
         yield

@@ -554,9 +554,13 @@ class _Plan:
                 yield path
 
     def _element_reads(self, stage: Function, parameter: Parameter, size: int) -> Leaves | None:
-        """The leaves of a sequence's elements that the stage uses; None for all, also where that is not known.
+        """The leaves of a sequence's elements that the stage reads; None for all of them.
+
+        A stage that returns the sequence, or uses it otherwise than by the operations of `_SEQUENCES`, counts as
+        reading all leaves.
 
         Args:
+            parameter: the stage's parameter that is the sequence.
             size: number of leaves of an element.
         """
         read, sequence = NOTHING, Ref(parameter.name)

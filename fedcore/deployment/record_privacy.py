@@ -75,12 +75,18 @@ def _mechanisms_of_graph(plan: Module, graph: Graph) -> list[ExampleMechanism]:
 
 
 def _marks(nodes: Iterable[Node]) -> Iterator[str]:
+    """The marks among nodes: messages of PreventGradient that begin with `MARK`."""
     messages = (node["message"] for node in nodes if node.op == "PreventGradient")
     texts = (m.decode(errors="replace") if isinstance(m, bytes) else str(m) for m in messages)
     return (text for text in texts if text.startswith(MARK))
 
 
 def _parse_mark(mark: str) -> ExampleMechanism:
+    """The mechanism whose numbers stand in a mark, as JSON behind `MARK`.
+
+    Raises:
+        InvalidValue: the mark has another form, or a number is outside its range.
+    """
     try:
         numbers = json.loads(mark.removeprefix(MARK))
         mechanism = ExampleMechanism(**{name: float(number) for name, number in numbers.items()})
@@ -97,9 +103,10 @@ def _parse_mark(mark: str) -> ExampleMechanism:
 
 
 def _passes_over(sequence: object) -> int | None:
-    """How often a record of a sequence may take part in training, once a batch; None if that is not known.
+    """The number of batches that a record of a sequence may be in, at most once in each; None if that is not known.
 
-    That is how often its batches are repeated. A batch of repeated rows may have a record twice.
+    It is the number of repetitions of the batches. It is not known if rows are repeated before they are batched, since
+    a batch may then have a record twice.
     """
     if not isinstance(sequence, Columns):
         return None

@@ -299,8 +299,10 @@ class Site:
             raise NotStopped("the run took too long, and a kernel of TensorFlow still runs") from None
 
     def _reply_without_data(self, stage: ClientStageOf, inputs: RunRequest) -> Message:
-        """The reply, without masked integers, to a run that has failed, of which the server is not to learn: what the
-        stage would keep makes later stages of the call fail. Decision 0317."""
+        """The reply, without masked integers, to a run whose failure the server is not to learn.
+
+        A value that the stage would keep is stored as failed, so that later stages of the call fail. Decision 0317.
+        """
         facts = {"kind": "result", "notes": []}
         if stage.kept_type is not None:
             with contextlib.suppress(OSError):
@@ -313,6 +315,7 @@ class Site:
             raise MalformedMessage("no rows are held out here: site.toml has no data.held_out_every")
 
     def _own_seed(self, plan: Module, stage: ClientStageOf, *, masked: bool) -> int | None:
+        """A new seed that only the site knows; None if the run draws by the server's seed."""
         protects_records = bool(mechanisms_of(plan, stage.work.stage))
         return self._policy.own_seed(masked=masked, is_private=protects_records)
 
@@ -327,9 +330,18 @@ class Site:
         *,
         masked: bool,
     ) -> SliceResult:
-        """The result of a run that has been counted. Whatever it raises, and its time, may depend on the data."""
+        """The result of a run that the log has as started. Its errors and its time may depend on the data.
+
+        Counts the epsilon of the run before it computes, checks the numbers that would leave by the policy, and stores
+        the value that later stages of the plan read.
+
+        Raises:
+            _NotBegun: nothing was computed, since the site's data or the request do not fit the plan, or since a rule
+                is against the run.
+        """
         run_facts = {"plan": inputs.plan, "operation": inputs.operation, "run": inputs.run}
-        # What is told may not depend on whether an earlier stage has failed, where that is hidden.
+        # Where failures are hidden, values of earlier stages are read after the `try`: the server is told of a
+        # `_NotBegun`, and that must not depend on whether an earlier stage has failed.
         earlier_values = None if self._policy.hides_failures else self._earlier_values(inputs)
         try:
             broadcasts = [
@@ -368,13 +380,13 @@ class Site:
             )
 
         own_seed = inputs.own_seed
-        result, again = run_with(inputs.seed if own_seed is None else own_seed), None
+        result, other_numbers = run_with(inputs.seed if own_seed is None else own_seed), None
         if self._policy.noise_std is not None and stage.partial_type is not None:
             other_seed = self._own_seed(plan, stage, masked=masked)
             assert other_seed is not None
-            again = numbers_of(run_with(other_seed))
+            other_numbers = numbers_of(run_with(other_seed))  # shows the standard deviation of the noise
         if stage.partial_type is not None:
-            self._policy.check_numbers(plan, stage, numbers_of(result), again, masked=masked)
+            self._policy.check_numbers(plan, stage, numbers_of(result), other_numbers, masked=masked)
         if result.kept:
             value = KeptValue.of(result.kept[inputs.index], stage.kept_type)
             self._values.store(inputs.plan, inputs.kept_name, value, stage.kept_type, inputs.kept_kind)
@@ -514,7 +526,7 @@ class Site:
         request.
 
         Args:
-            earlier_values: those that earlier stages have left, by their names; None stands for another one.
+            earlier_values: the values that earlier stages have left, by name; the result is None for another name.
             whole_passes: as for `Batches.of`.
         """
         name, path = inputs.sources[position].name, inputs.sources[position].path

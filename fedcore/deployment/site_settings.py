@@ -24,10 +24,10 @@ class SiteSettings:
 
     Args:
         kit: folder of certificates and key, for NVIDIA FLARE; None for a site behind a socket.
-        name, socket: of a site whose node of another network asks it over a socket of its machine.
+        name, socket: of a site behind a socket, which the node of another network on its machine asks.
         log: file of the log.
         identity: for secure sums.
-        policy_file: that of the policy, which is read again when it changes.
+        policy_file: the file of the policy, which is read again when it changes.
         run_timeout_s: seconds after which a run is stopped.
     """
 
@@ -99,6 +99,7 @@ def _identity(file: Path, content: dict) -> Identity | None:
 
 
 def _data(file: Path, table: Any) -> SiteData:
+    """The data that the table `[data]` describes: those of a function, or of a file or folder with its columns."""
     if not isinstance(table, dict):
         raise InvalidValue(f"{file}: [data] is a table")
     table_keys = {"labels", "missing", "categories", "held_out_every"}
@@ -140,6 +141,11 @@ def _missing(file: Path, table: dict) -> bool:
 
 
 def _categories(file: Path, table: dict, columns: dict[str, str | tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """The categories of columns, by the name of the column; empty without [data.categories].
+
+    Args:
+        columns: the columns of each leaf of an element, by the path of the leaf.
+    """
     categories = table.get("categories", {})
     if not isinstance(categories, dict):
         raise InvalidValue(f'{file}: [data.categories] has a list for a column, such as sex = ["f", "m"]')
@@ -184,7 +190,14 @@ def _columns(file: Path, leaf: str, value: Any) -> Iterator[tuple[str, str | tup
 
 
 def _function(file: Path, text: str) -> Callable[[], Any]:
-    """The function of the owner's own Python file."""
+    """Runs the owner's Python file, and returns its function that makes the site's data.
+
+    Args:
+        file: `site.toml`, to which the path of the Python file is relative.
+        text: the file and the function, such as "my_data.py:load".
+    Raises:
+        FedcoreError: the text has another form, or there is no such file or function.
+    """
     source, _, name = text.partition(":")
     path = file.parent / source
     spec = importlib.util.spec_from_file_location(path.stem, path) if path.is_file() else None
@@ -198,6 +211,7 @@ def _function(file: Path, text: str) -> Callable[[], Any]:
 
 
 def _check_keys(file: Path, prefix: str, table: dict, keys: set[str], needs: set[str]) -> None:
+    """Refuses a table with a key outside of `keys`, or without one of `needs`; messages put the prefix before keys."""
     for key in table:
         if key not in keys:
             raise InvalidValue(f"{file}: there is no setting {prefix}{key}; there are {', '.join(sorted(keys))}")

@@ -134,7 +134,7 @@ class LearningProcess(IterativeProcess):
     """The `PureModel` that an algorithm of `fc.learning` was built of. Default: none."""
 
     hyperparameter_checks: Mapping[str, Callable[[str, float], None]] = {}
-    """By `part.name` a function (this name, a number) that raises for those that the algorithm does not take."""
+    """For a hyperparameter `part.name`, a function (name, value) that raises for values the algorithm does not take."""
 
     _is_given_more = False
     """Whether `next` takes more of the clients than their data."""

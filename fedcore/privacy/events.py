@@ -47,7 +47,7 @@ class Round:
     Args:
         mechanism: its noise.
         cohort: number of clients that were drawn.
-        releases: number of results with noise of their own that the round had; it goes on from the last.
+        releases: how many results the round had, each with noise of its own; the training goes on from the last one.
     """
 
     mechanism: Mechanism
@@ -120,7 +120,8 @@ def _least(rounds: Sequence[Round], participation: PassParticipation, first_roun
 
 
 def _poisson(rounds: Sequence[Round], participation: PoissonParticipation) -> Accounted:
-    # Where clients wait, by the group that is drawn most often, and the least noise of any.
+    # A client is in the draw of at most one round of each window, which counts with its least noise multiplier. There
+    # are as many windows as rounds of the group of clients that is drawn most often.
     multipliers = _least(rounds, _without_chance(participation), 0)
     parts = tuple((poisson_sampled(z, participation.rate), count) for z, count in _run_lengths(multipliers))
     relation = "ADD_OR_REMOVE_ONE" if participation.period == 1 else "REPLACE_SPECIAL"
@@ -138,6 +139,11 @@ def _without_replacement(rounds: Sequence[Round], population: int) -> Accounted:
 
 
 def _account_correlated(rounds: Sequence[Round], participation: Participation, first_round: int) -> Accounted:
+    """Rounds of one correlated mechanism: amplified by cyclic Poisson sampling if its bands permit, else not amplified.
+
+    Raises:
+        InvalidValue: the parameters changed between rounds, or a round has several results.
+    """
     mechanism = rounds[0].mechanism
     for number, round_ in enumerate(rounds, 1):
         if round_.releases != 1:
@@ -175,7 +181,7 @@ def _discrete(rounds: Sequence[Round], participation: Participation, first_round
 
 
 def _without_chance(participation: Participation) -> PassParticipation:
-    """When a client may take part, whatever it is drawn with."""
+    """The rounds in which a client may take part, whatever the probability with which it is drawn."""
     if isinstance(participation, PoissonParticipation):
         return PassParticipation(participation.population, participation.period, participation.period)
     if isinstance(participation, FixedSizeParticipation):

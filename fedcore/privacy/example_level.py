@@ -31,9 +31,9 @@ def example_epsilon(
 ) -> float:
     """Epsilon of the records of a client whose training has the gradients of `fc.learning.optimizers.build_dp_sgd`.
 
-    A record takes part at most once in each pass over a client's data, which holds where batches are made before the
-    data are repeated; then the order of records, and shuffling, are of no account. Where the data are one batch,
-    each step is a pass. Rounds and their passes add up.
+    It holds if a record takes part at most once in each pass over a client's data: make batches before you repeat the
+    data. Then neither the order of the records nor shuffling matters. If one batch holds all data of the client, each
+    step is a pass. The passes of all rounds add up.
 
     Args:
         noise_multiplier, sampling_rate: of `build_dp_sgd`.

@@ -186,7 +186,7 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
         self._remove_old(version)
 
     def _link(self, files: Sequence[SharedFile], version: int) -> list[SharedFile]:
-        """The files under names of this version, as far as they can be linked."""
+        """Links the files under names of this version, numbered from 1; leaves out files that cannot be linked."""
         linked: list[SharedFile] = []
         for shared in files:
             file = shared.file.link(self._tensors(version, len(linked) + 1))
@@ -211,6 +211,7 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
                     self._remove_tensors(orphan)
 
     def _versions_to_keep(self, versions: list[int]) -> set[int]:
+        """The versions that `keep_total`, `keep_first` and `keep_every_k` keep of these, which ascend."""
         first = versions[:1] if self._keep_first else []
         retained = [v for v in versions if v in first or v % self._keep_every_k == 0 or v == versions[-1]]
         if 0 < self._keep_total < len(retained):

@@ -109,7 +109,12 @@ class NativeFederatedContext(FederatedContext):
 
 
 def _references(task: asyncio.Task, type_: Type, part: Callable[[Any], Any] = lambda result: result) -> Any:
-    """A structure of references to the parts of a task's result."""
+    """A structure of references to a task's result, one for each part that is no struct.
+
+    Args:
+        type_: the type of what `part` selects.
+        part: selects from the task's result. Default: all of it.
+    """
     if isinstance(type_, FederatedType):
         return _references(task, type_.member, part)
     if not isinstance(type_, StructType):

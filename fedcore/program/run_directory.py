@@ -67,10 +67,10 @@ def write_run_state(directory: Path, state: str) -> None:
 
 
 def run_state(directory: Path) -> str:
-    """The state of the run of a directory, which may be from elsewhere.
+    """The state of a directory's run: RUNNING, FINISHED, STOPPED, BROKEN, NOT_BEGUN or UNKNOWN.
 
-    A process that was killed leaves RUNNING behind; then the lock tells whether it still runs. The lock of a process of
-    another machine need not be seen here.
+    A process that was killed leaves RUNNING in the file; then the lock tells whether the process still runs. The lock
+    of a process on another machine may be invisible here, so the state is UNKNOWN if another machine wrote the file.
     """
     record = _recorded_state(directory)
     if record.get("state") in (FINISHED, STOPPED, BROKEN):

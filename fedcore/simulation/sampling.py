@@ -180,8 +180,8 @@ def build_random_permutation_sampling_fn(
     Args:
         client_ids: the identifiers to sample from.
         clients_per_round: at least 1.
-        reshuffle: whether each pass has an order of its own; else all have the first one's, so that a client takes
-            part at most every so many rounds as a pass has.
+        reshuffle: whether each pass has an order of its own. If not, all passes have the order of the first one, so
+            that a client takes part at most once in as many rounds in a row as a pass has.
         seed: a whole number. Default: drawn when the function is built.
     Returns:
         A sampler; a number of clients that is given has to be `clients_per_round`.
@@ -200,8 +200,8 @@ def build_random_permutation_sampling_fn(
 
     def choose(round_number: int, size: int | None) -> NDArray:
         _check_expected(size, count)
-        number, place = divmod(round_number, rounds)
-        order = random_generator(entropy, number if reshuffle else 0).permutation(len(ids))
+        pass_number, place = divmod(round_number, rounds)
+        order = random_generator(entropy, pass_number if reshuffle else 0).permutation(len(ids))
         return order[place * count : (place + 1) * count]
 
     return Sampler(ids, PassParticipation(len(ids), rounds, 1 if reshuffle else rounds), choose)

@@ -36,8 +36,8 @@ class ValueCodec:
 
     Args:
         initial_state: (-> S); S is <> if no encoder is adaptive.
-        encode: (<T,seed=int64,S> -> <codes,S>).
-        decode: (<message of the codes,S> -> T).
+        encode: (<T,seed=int64,S> -> <C,S>), with C = <<codes of each tensor>,<seed>> or <<codes of each tensor>,<>>.
+        decode: (<C,S> -> T), of C as a message.
         is_adaptive: an encoder has a state.
     """
 
@@ -124,10 +124,12 @@ def value_codec(encoder_fn: EncoderFn, value_type: Type, who: str) -> ValueCodec
     def encode(value: TensorStructure, seed: tf.Tensor, states: tuple) -> tuple[tuple, tuple]:
         numbers = tf.bitcast(seed, tf.int32)
         codes, next_states = [], []
+        # Positions of leaves are 256 apart, since a chain gives its encoders the positions in between.
         for i, (encoder, leaf) in enumerate(zip(encoders, tf.nest.flatten(value), strict=True)):
             code, state = encode_tensor(encoder, leaf, seed_at(numbers, i << 8), states[i] if is_adaptive else ())
             codes.append(tuple(tf.nest.flatten(in_transit(code))))
             next_states.append(state)
+        # The seed is sent with the codes where a decoder reads it.
         return (tuple(codes), (seed,) if sends_seed else ()), tuple(next_states) if is_adaptive else ()
 
     @tf_computation

@@ -144,7 +144,7 @@ def decode_tensor(encoder: Encoder, code: Any, seed: tf.Tensor, spec: tf.TensorS
 
 
 def seed_at(seed: tf.Tensor, position: int) -> tf.Tensor:
-    """Another seed, for a part of the work."""
+    """A seed for one part of the work that `seed` is for, by the position of the part."""
     return seed + tf.constant([0, (position * 0x9E3779B1 + 0x7F4A7C15) % (1 << 31)], tf.int32)
 
 
@@ -245,7 +245,7 @@ class CodeStructure:
         return tf.nest.pack_sequence_as(self.code, [first, *others])
 
     def unpack(self, sent: Any) -> Any:
-        """The code of which `sent` is what `in_transit` gives."""
+        """The code that `in_transit` turned into `sent`."""
         leaves: list = []
         for leaf, sent_leaf in zip(tf.nest.flatten(self.code), tf.nest.flatten(sent), strict=True):
             if isinstance(leaf, Integers):

@@ -217,6 +217,7 @@ def _bincount(numbers: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def _raw_widths(tokens: tf.Tensor, mode: tf.Tensor) -> tf.Tensor:
+    """How many bits of each number are sent as they are: all 32 of an escaped number, of another its lower bits."""
     return tf.where(tokens == _ESCAPE, 32, tf.maximum(mode - 1, 0))
 
 
@@ -233,6 +234,7 @@ def _symbols(tokens: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def _tokens_of(symbols: tf.Tensor, count: int) -> tf.Tensor:
+    """int32 [count]: the tokens of which `_symbols` made the symbols."""
     size = int(symbols.shape[0])
     parts = []
     for i in range(2):
@@ -269,6 +271,7 @@ def _words_in_order(costs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def _lengths(symbol_costs: tf.Tensor, less: np.ndarray | tf.Tensor) -> tf.Tensor:
+    """Bits of each symbol's word: its cost minus `less`, both in 16ths of a bit, rounded up; 17 for no word."""
     lengths = tf.clip_by_value(tf.bitwise.right_shift(symbol_costs - less + 15, 4), 0, _MOST_BITS)
     return tf.where(symbol_costs < 1 << 12, lengths, _MOST_BITS + 1)
 
@@ -287,24 +290,31 @@ def _find_shortenings(lengths: tf.Tensor, symbol_costs: tf.Tensor) -> tf.Tensor:
 
 
 def _slots(lengths: tf.Tensor) -> tf.Tensor:
+    """How many of the 2**16 slots a word of each length takes; 0 for a symbol without a word."""
     return tf.bitwise.right_shift(_SLOTS, lengths)
 
 
 def _words_by_symbol(costs: tf.Tensor) -> tf.Tensor:
-    """int32 [1024]: number of bits above 16 bits of the word."""
+    """The table for encoding, int32 [1024]: by symbol, the number of bits of its word, above 16 bits of the word.
+
+    The first bit of a word is its lowest.
+    """
     symbols, lengths, slots = _words_in_order(costs)
     words = tf.gather(_REVERSED, tf.minimum(slots, _SLOTS - 1))
     return tf.math.unsorted_segment_sum(tf.bitwise.left_shift(lengths, 16) + words, symbols, _SYMBOLS)
 
 
 def _symbols_by_slot(costs: tf.Tensor) -> tf.Tensor:
-    """int32 [2**16], by the next bits of a code: the number of bits of the word above 10 bits of the symbol."""
+    """The table for decoding, int32 [2**16]: by the next 16 bits of a code, the first word in them and its symbol.
+
+    An entry is the number of bits of the word, above 10 bits of the symbol.
+    """
     symbols, lengths, slots = _words_in_order(costs)
     entries = tf.bitwise.left_shift(lengths, 2 * _TOKEN_BITS) + symbols
     # A code that was altered in transit may have more slots than there are.
     first = tf.where((lengths <= _MOST_BITS) & (slots < _SLOTS), slots, -1)
     marks = tf.math.unsorted_segment_sum(tf.ones_like(first), first, _SLOTS)
-    rank = sums_before(marks) + marks - 1
+    rank = sums_before(marks) + marks - 1  # of a slot's word among the words in order, which start at the marks
     return tf.gather(entries, tf.maximum(tf.gather(rank, _REVERSED), 0))
 
 

@@ -133,6 +133,7 @@ _PART_HEIGHT = 6
 
 
 def _span(span: Span, x: float, width: float, y: float) -> Markup:
+    """The bar of a span in a timeline, with a tooltip, and with a label where that fits."""
     width = max(1.5, width)
     who = "" if span.clients is None else f"clients {span.clients[0]}–{span.clients[1]}"
     block = "" if span.block is None else str(span.block)
@@ -156,13 +157,14 @@ def _span(span: Span, x: float, width: float, y: float) -> Markup:
 
 
 def memory_charts(calls: list[CallRecord]) -> Markup:
-    """Resident memory and threads of the process, over all calls."""
+    """Two charts for each process of the calls: its resident memory and its number of threads, over all its calls."""
     processes = list(dict.fromkeys(c.process for c in calls))
     out: list[Markup] = []
     for process in processes:
-        mine = [c for c in calls if c.process == process]
-        start = min(c.began for c in mine)
-        points = sorted((c.began - start + t, r / 2**20, n) for c in mine for t, r, n in c.samples)
+        process_calls = [c for c in calls if c.process == process]
+        start = min(c.began for c in process_calls)
+        # (seconds from the first call, MiB, threads)
+        points = sorted((c.began - start + t, r / 2**20, n) for c in process_calls for t, r, n in c.samples)
         if not points:
             continue
         points = points[:: max(1, len(points) // _POINTS)]
@@ -172,9 +174,9 @@ def memory_charts(calls: list[CallRecord]) -> Markup:
         memory, threads = [(t, m) for t, m, _ in points], [(t, float(n)) for t, _, n in points]
         peak, most = max(m for _, m in memory), max(n for _, n in threads)
         out.append(element("h3", "Resident memory ", element("small", f"at most {peak:,.0f} MiB")))
-        out.append(_line_chart(memory, end, mine, start, lambda v: f"{v:,.0f} MiB"))
+        out.append(_line_chart(memory, end, process_calls, start, lambda v: f"{v:,.0f} MiB"))
         out.append(element("h3", "Threads of the process ", element("small", f"at most {most:.0f}")))
-        out.append(_line_chart(threads, end, mine, start, lambda v: f"{v:.0f}", steps=True))
+        out.append(_line_chart(threads, end, process_calls, start, lambda v: f"{v:.0f}", steps=True))
     return join(out) if out else element("p", "No samples: nothing was called.")
 
 
@@ -186,6 +188,15 @@ def _line_chart(
     unit: Callable[[float], str],
     steps: bool = False,
 ) -> Markup:
+    """A chart of values over time, on which the times of calls are shaded.
+
+    Args:
+        points: (seconds from `start`, value), ascending.
+        end: the seconds at the right edge.
+        start: the time at the left edge, on the clock of `CallRecord.began`.
+        unit: the text of a value at the vertical axis.
+        steps: whether a value holds until the next point. Default: points are joined by straight lines.
+    """
     base, height = 170, 150
     top = max(v for _, v in points) * 1.08 or 1.0
     width = _WIDTH - _GUTTER - 10
@@ -218,6 +229,7 @@ def _line_chart(
 
 
 def _grid(top: float, base: float, height: float, unit: Callable) -> Markup:
+    """Four horizontal lines, from 0 at `base` to the value `top` at the height, with the texts of their values."""
     out = []
     for i in range(4):
         y = base - height * i / 3

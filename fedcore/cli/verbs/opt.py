@@ -214,6 +214,7 @@ def _write(module: "Module", output: str | None) -> None:
 
 
 def _print_passes() -> None:
+    """Prints what `fedcore opt --list` shows: passes of modules, stages and graphs, rewrites, and batching rules."""
     from fedcore.cli.loading import quiet_start
     from fedcore.compiler import all_passes
 

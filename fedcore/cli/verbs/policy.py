@@ -37,11 +37,12 @@ _plan = click.argument("plan", metavar="FILE.fed|MODULE:NAME")
 def check(ctx: click.Context, plan: str, file: Path, save: Path | None) -> None:
     """Checks a plan against the policy of a site, as the site does when the plan arrives.
 
-    A program is compiled as fc.runtime.network does it for masked sums; build_process.next is that of what the function
-    build_process returns. Each line that the policy is against is shown with the rule; the exit code is then 1.
+    A program is compiled as fc.runtime.network compiles it for masked sums. For server:build_process.next, the function
+    build_process of the module server is called, and `next` of its result is checked. Each line that the policy is
+    against is shown with the rule; the exit code is then 1.
 
-    Of which columns an element is made stands in site.toml. With a policy alone, the names of an element's parts count
-    as columns.
+    site.toml says of which columns an element is made. With a policy alone, the names of an element's parts count as
+    columns.
     """
     with quiet_start():
         from fedcore.deployment.site_settings import read_rules

@@ -93,7 +93,12 @@ def _run_trial(
     runs: list["Run"],
     trial: "optuna.Trial",
 ) -> float:
-    """Trains with the settings of a trial; the metric of the last round that has it."""
+    """Trains with the settings of a trial, in a new directory; returns the metric of the last round that has it.
+
+    Args:
+        how: the format of the output, and the name of the runtime.
+        runs: gets the run at its end, also where the training fails.
+    """
     from fedcore.cli.origin import origin_of
     from fedcore.cli.runs import next_directory, read_run, write_run
     from fedcore.cli.verbs.train import go_on
@@ -121,10 +126,12 @@ def _run_trial(
 
 
 def _suggestion(configuration: Configuration, option: str) -> tuple[str, Suggestion]:
-    """The key of an option, and what suggests its value.
+    """The key of an option KEY=LOW..HIGH, KEY=log:LOW..HIGH or KEY=VALUE,…, and a function that suggests its value.
+
+    A setting whose value is a text has no ranges: `..` is part of a value.
 
     Raises:
-        click.BadParameter: the range or a value is none of this setting.
+        click.BadParameter: the range or a value does not fit the setting.
     """
     key, text, current = read_option(configuration, option)
     match = None if isinstance(current, str) else _RANGE.fullmatch(text)

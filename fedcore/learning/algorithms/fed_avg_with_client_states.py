@@ -31,7 +31,7 @@ from fedcore.types import CLIENTS, FederatedType, member_of
 
 @attrs.frozen
 class _Carry:
-    """The values that one local step hands to the next."""
+    """The values that one local step hands to the next: changing weights, the client's own state, metric states."""
 
     weights: Any
     own: Any
@@ -49,9 +49,10 @@ class ClientStateResult:
 def result_with_state(
     update: TensorStructure, weight: tf.Tensor, report: dict, new_state: TensorStructure, state: TensorStructure
 ) -> ClientStateResult:
-    """The result of a client; one whose change, weight or new state is not finite counts for nothing, keeps `state`.
+    """The result of a client's work.
 
-    A client without examples keeps it too.
+    A client whose change, weight or new state is not finite sends zeros with weight 0, and keeps its old `state`. A
+    client without examples keeps its old state too.
     """
     result = finite_or_nothing((update, new_state), weight, report)
     client = TrainingResult(result.update[0], result.weight, result.metrics)

@@ -247,11 +247,11 @@ def build_evaluation_process(
 
     @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(batch_type), CLIENTS))
     def evaluation_round(state: Value, data: Value) -> LearningProcessOutput | ClientMetricsOutput:
-        weights, sending, sending_metrics = distribute(model_distributor, state)
+        weights, distributor_state, distributor_metrics = distribute(model_distributor, state)
         work_state, metrics, client_metrics = work.run(state.client_work, weights, data)
         output = LearningProcessOutput(
-            next_state(state, distributor=sending, client_work=work_state),
-            round_metrics(client_work=metrics, distributor=sending_metrics),
+            next_state(state, distributor=distributor_state, client_work=work_state),
+            round_metrics(client_work=metrics, distributor=distributor_metrics),
         )
         return output if client_metrics is None else ClientMetricsOutput(*output, client_metrics)
 

@@ -102,12 +102,15 @@ class GanModel(keras.Model):
         sample_weight: Any = None,
         training: bool = True,
     ) -> tf.Tensor:
-        """The discriminator's loss."""
+        """The discriminator's loss for a result `y_pred` of `call`, with the losses that its layers add.
+
+        The other arguments are Keras' and are not read. `build_fed_gan` computes the generator's loss.
+        """
         loss = self._discriminator_loss(*keras.ops.split(y_pred, 2, -1))
         return loss + sum(self.discriminator.losses)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict:
-        """Counts the generator's loss."""
+        """Adds the generator's loss of a batch to its mean over examples; returns the results of all metrics."""
         self._generator_mean.update_state(self.loss_of_generator(y_pred), sample_weight=tf.shape(y_pred)[0])
         return self.get_metrics_result()
 
@@ -182,7 +185,8 @@ def build_fed_gan(
             output, moved, new_metrics = model.forward(weights, metrics, batch, True)
             losses = (output.loss, gan.loss_of_generator(output.predictions))
         by_loss = [tape.gradient(loss, weights.trainable) for loss in losses]
-        gradients = (by_loss[own][place] for place, own in enumerate(generator))
+        # A weight of the generator takes the gradient of losses[1], a weight of the discriminator that of losses[0].
+        gradients = (by_loss[is_generator][place] for place, is_generator in enumerate(generator))
         dense = tuple(None if g is None else tf.convert_to_tensor(g) for g in gradients)
         return dense, output, moved, new_metrics
 

@@ -199,7 +199,7 @@ def build_ifca_eval(
 
 
 def _build_choice(model: PureModel, num_clusters: int) -> Computation:
-    """The computation `(<<W,…,W>,B*> -> _Choice)`: the model with the lowest loss; one that is not finite is none."""
+    """`(<<W,…,W>,B*> -> _Choice)`: the model with the lowest loss, where losses that are not finite are infinite."""
     loss = build_loss(model)
 
     @tf_computation
@@ -254,14 +254,15 @@ def _build_process(
         choice: Any = federated_map(choose, (_whole_models(model, sent[0], num_clusters), data))
         message_of_server = (sent[1],) if has_message else ()
         trained: Any = federated_map(work.train, (choice.weights, *message_of_server, data))
-        # With its weight and cluster in the message, the weighted changes are computed from it, and are not sent.
+        # A client sends one message, <update,weight,cluster>; the k weighted changes are computed from it at the
+        # server. Without `message` a client would send each of them.
         crossing: Any = federated_map(
             lambda update, weight, cluster: message((update, weight, cluster)),
             (trained.update, trained.weight, choice.cluster),
         )
         chosen = [federated_map(_chooses(i), crossing[2]) for i in clusters]
         changes = [mean(crossing[0], crossing[1], c) for c in chosen]
-        moved: list[Any] = [
+        moved: list[Any] = [  # for each model <state of the server optimizer,weights>
             federated_map(server.update, (state.finalizer[i], state.global_model_weights[i], changes[i]))
             for i in clusters
         ]
@@ -292,12 +293,12 @@ def _chooses(number: int) -> Computation:
 
 @tf_computation
 def _count(weight: tf.Tensor, chosen: tuple[tf.Tensor, ...]) -> tf.Tensor:
-    """int64[k]: a client's part in the numbers of clients; one of weight 0 counts for none."""
+    """int64[k]: 1 at the model that a client chose, else 0; all 0 for a client of weight 0."""
     return tf.cast(tf.where(weight > 0, tf.stack(chosen), 0.0), tf.int64)
 
 
 def _whole_models(model: PureModel, sent: Value, num_clusters: int) -> Value:
-    """The k W at the clients, of k U at the clients, while a round is traced."""
+    """Joins k changing weights U at the clients with the frozen weights; gives k W, while a round is traced."""
     return federated_zip(tuple(whole_weights(model, sent[i]) for i in range(num_clusters)))
 
 

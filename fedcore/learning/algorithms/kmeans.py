@@ -88,20 +88,20 @@ def build_fed_kmeans(
 
     @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(point), CLIENTS))
     def next_round(state: Value, data: Value) -> LearningProcessOutput:
-        weights, sending, sending_metrics = distribute(distributor, state)
+        weights, distributor_state, distributor_metrics = distribute(distributor, state)
         totals = federated_map(assign, (weights, data))
         aggregated = aggregation.next(state.aggregator, totals)
-        moved = federated_map(move, (state.global_model_weights, state.finalizer, aggregated.result))
+        moved = federated_map(move, (state.global_model_weights, state.finalizer, aggregated.result))  # <W,counts,M>
         new_state = next_state(
             state,
             global_model_weights=moved[0],
-            distributor=sending,
+            distributor=distributor_state,
             finalizer=moved[1],
             aggregator=aggregated.state,
         )
         metrics = round_metrics(
             client_work=federated_zip({"train": moved[2]}),
-            distributor=sending_metrics,
+            distributor=distributor_metrics,
             aggregator=aggregated.measurements,
         )
         return LearningProcessOutput(new_state, metrics)
@@ -137,7 +137,11 @@ def _build_start(shape: tuple[int, ...], initial_centers: ArrayLike | None, seed
 
 
 def _build_assignment(shape: tuple[int, ...], weights_type: Type, point: TensorType) -> Computation:
-    """`(<W,P*> -> totals)`: a client's sums and counts of points by nearest centre; zeros if one is not finite."""
+    """`(<W,P*> -> totals)`: a client's points added up by nearest centre; zeros if a point is not finite.
+
+    totals is <sums=float32[k,data_shape],counts=float32[k],loss=float32,num_examples=int64,
+    num_non_finite_clients=int64>; its loss is the sum of squared distances.
+    """
     num_clusters = shape[0]
 
     @tf_computation
@@ -177,7 +181,7 @@ def _build_assignment(shape: tuple[int, ...], weights_type: Type, point: TensorT
 def move(
     weights: ModelWeights, state: dict[str, tf.Tensor], totals: dict[str, tf.Tensor]
 ) -> tuple[ModelWeights, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """`(<W,<counts=float32[k]>,totals> -> <W,<counts=float32[k]>,M>)`: the running means after a round."""
+    """`(<W,<counts=float32[k]>,totals> -> <W,<counts=float32[k]>,M>)`: centres as means of all their points so far."""
     (centers,), old_counts = weights.trainable, state["counts"]
     counts = old_counts + totals["counts"]
     moved = (centers * _beside(old_counts, centers) + totals["sums"]) / _beside(counts, centers)

@@ -226,7 +226,7 @@ def build_mime_lite_with_optimizer_schedule(
         if set_rate is not None:
             base_state = federated_map(set_rate, (state.client_work, state.round))
             rate_metrics = {"client_learning_rate": federated_map(lambda given: given["learning_rate"], base_state)}
-        weights, sending, sending_metrics = distribute(model_distributor, state)
+        weights, distributor_state, distributor_metrics = distribute(model_distributor, state)
         results = federated_map(train, (whole_weights(model, weights), federated_broadcast(base_state), data))
         mean_change, gradients, aggregator, measurements = aggregation.next(state.aggregator, results)
         updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean_change))
@@ -234,13 +234,13 @@ def build_mime_lite_with_optimizer_schedule(
         new_state = next_state(
             state,
             global_model_weights=updated[1],
-            distributor=sending,
+            distributor=distributor_state,
             client_work=federated_map(learn, (base_state, state.global_model_weights, gradients)),
             aggregator=aggregator,
             finalizer=updated[0],
         )
         metrics = round_metrics(
-            distributor=sending_metrics,
+            distributor=distributor_metrics,
             client_work=federated_zip({"train": train_metrics, **rate_metrics}),
             aggregator=measurements,
         )

@@ -57,9 +57,9 @@ def save_adapters(
 
 
 def load_adapters(model: ModelFn, path: str | os.PathLike) -> ModelWeights:
-    """Reads what `save_adapters` wrote: the weights of the model, with its frozen ones.
+    """Reads adapters that `save_adapters` wrote, and joins them with the model's own frozen weights.
 
-    Types: W of the model.
+    Types: all weights of the model, `model.weights_type`.
 
     Args:
         model: the model, or the `model_fn` that makes it, on the base that the adapters were trained on.
@@ -208,7 +208,11 @@ def _write(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], metadata: 
 def _read(
     path: str | os.PathLike, format_: str, expected: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], str | None]:
-    """(The arrays in the order of the wanted ones, the digest of the base) of a file.
+    """Reads a file; returns its arrays in the order of `expected`, and the digest of the base that it names.
+
+    Args:
+        format_: `_BASE` or `_ADAPTERS`.
+        expected: arrays of the names, dtypes and shapes that the file has to have.
 
     Raises:
         InvalidValue: the file has another format, or arrays of other names, dtypes or shapes.
@@ -238,7 +242,7 @@ def _read(
 
 
 def _view_as(array: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """The array of a dtype that safetensors lacks, of its bytes."""
+    """The array as `like`, whose dtype safetensors may lack: then the file holds bytes. Others stay as they are."""
     is_bytes = array.dtype == np.uint8 and array.nbytes == like.nbytes and like.dtype != np.uint8
     return array.view(like.dtype).reshape(like.shape) if is_bytes else array
 

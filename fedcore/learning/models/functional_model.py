@@ -182,7 +182,7 @@ def inputs_type(batch: Type) -> Type:
 
 
 def checked_batch_type(type_: Type) -> StructType:
-    """The type, where it is one of batches.
+    """The type itself, once it is known to be the type of a batch.
 
     Raises:
         InvalidValue: it is no (x, y) or (x, y, sample_weight), by position or by name.
@@ -200,10 +200,12 @@ def checked_batch_type(type_: Type) -> StructType:
 
 
 def checked_output(output: Any, who: Callable) -> BatchOutput:
-    """The output that a user's forward pass returned.
+    """The output of a user's forward pass, with the loss as a scalar tensor and the number of examples as an int64.
 
+    Args:
+        who: the forward pass, for messages.
     Raises:
-        TracingError: it is no BatchOutput with a scalar loss and a number of examples.
+        TracingError: the output is no BatchOutput with a scalar loss and a number of examples.
     """
     parts = ("loss", "predictions", "num_examples")
     if not all(hasattr(output, name) for name in parts):
@@ -221,7 +223,7 @@ def checked_output(output: Any, who: Callable) -> BatchOutput:
 def _loss_of(
     loss: Callable, output: TensorStructure, label: TensorStructure, sample_weight: tf.Tensor | None
 ) -> tf.Tensor:
-    """A user's loss: by the names of its parameters where they tell which is which, otherwise by position.
+    """Calls a user's loss: by name where its parameters have one of the pairs of `_LOSS_PARAMETERS`, else by position.
 
     Raises:
         TracingError: there are sample weights, and the loss takes none.

@@ -23,19 +23,22 @@ def compile_losses(
     loss: LossLike,
     loss_weights: float | Sequence[float] | Mapping[str, float] | None,
 ) -> keras.losses.Loss:
-    """The function (y, y_pred, sample_weight) -> a loss that `compile` makes of losses and their weights.
+    """Builds the loss (y, y_pred, sample_weight) -> scalar as Keras' `compile` does: the weighted sum over outputs.
 
+    Args:
+        predictions: the specs of the model's predictions.
+        loss, loss_weights: as for `compile`.
     Raises:
-        InvalidValue: a list has not one for each output.
-        TracingError: a dict names other outputs, a loss is unknown to Keras, or a weight is no number. When it is
-            called: a loss of Keras' own does not compare labels and predictions of these shapes element by element.
+        InvalidValue: a list of losses or of weights has another length than the outputs.
+        TracingError: a dict names other outputs, Keras does not know a loss, or a weight is no number. When the result
+            is called: a loss of Keras' own does not compare labels and predictions of these shapes element by element.
     """
     check_number_of_losses(model, predictions, loss, loss_weights)
     check_output_names("loss", loss, model, predictions)
     check_output_names("loss_weights", loss_weights, model, predictions)
     who = f"the loss of {model.name}"
     losses = keras.tree.map_structure(lambda leaf: None if leaf is None else CheckedLoss(leaf, who), loss)
-    if isinstance(loss_weights, Mapping) and isinstance(loss, Mapping):
+    if isinstance(loss_weights, Mapping) and isinstance(loss, Mapping):  # an output without a weight has 1
         loss_weights = {name: loss_weights.get(name, 1.0) for name in loss}
     weights = None if loss_weights is None else keras.tree.map_structure(_loss_weight, loss_weights)
     return private_api_keras.compile_loss(losses, weights, getattr(model, "output_names", None))
@@ -91,7 +94,7 @@ class CheckedLoss(keras.losses.Loss):
 
 
 class JointLoss(keras.losses.Loss):
-    """One loss of all outputs of a model, in the place of what `compile_losses` returns."""
+    """A single loss of all outputs of a model together, used in place of the result of `compile_losses`."""
 
     metrics = ()
 
@@ -106,11 +109,14 @@ class JointLoss(keras.losses.Loss):
 
 
 def check_labels_of_sample(losses: keras.losses.Loss, labels: TensorStructure, sample_labels: TensorStructure) -> None:
-    """Checks a sample batch's labels, where it has some: specs have none.
+    """Checks that sparse losses have an output for each label of a sample batch.
 
     Args:
-        losses: of `compile_losses`, called with the labels.
-        labels, sample_labels: of one structure.
+        losses: the result of `compile_losses`, already called with `labels`.
+        labels: the labels of the traced batch, which tell by identity to which loss a sample belongs.
+        sample_labels: the sample batch's, in the same structure; specs hold no labels and are not checked.
+    Raises:
+        TracingError: a label has no output.
     """
     places = {id(leaf): i for i, leaf in enumerate(tf.nest.flatten(labels))}
     samples = tf.nest.flatten(sample_labels)

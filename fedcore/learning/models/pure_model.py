@@ -138,7 +138,7 @@ class PureModel(abc.ABC):
 
     @abc.abstractmethod
     def finalize_metrics(self, reported: dict) -> dict:
-        """The metrics of reports that were added."""
+        """The values of the metrics, computed from the sum of the clients' reports."""
 
     @functools.cached_property
     def metric_names(self) -> tuple[str, ...]:
@@ -147,9 +147,10 @@ class PureModel(abc.ABC):
         return reported.names
 
     def metric_finalizers(self) -> OrderedDict[str, Callable]:
-        """By a metric's name the function that computes it of its part of added reports."""
+        """For each metric's name a function from the metric's part of the clients' added reports to its value."""
 
         def finalize(name: str, state: TensorStructure) -> TensorStructure:
+            # `finalize_metric` takes a whole report: zeros stand in for the parts of the other metrics.
             others = tf.nest.map_structure(tf.zeros_like, self.report_metrics(self.initial_metrics()))
             own = tuple(state) if isinstance(state, list) else state
             return self.finalize_metric({**others, name: own}, name)
@@ -157,10 +158,10 @@ class PureModel(abc.ABC):
         return OrderedDict((name, functools.partial(finalize, name)) for name in self.metric_names)
 
     def finalize_metric(self, reported: dict, name: str) -> TensorStructure:
-        """The metric of one state in reports that were added.
+        """The value of one metric, computed from the sum of the clients' reports.
 
         Raises:
-            TracingError: the model finalizes the state under another name.
+            TracingError: `finalize_metrics` returns no metric of this name.
         """
         metrics = self.finalize_metrics(reported)
         if name not in metrics:

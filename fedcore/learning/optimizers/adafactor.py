@@ -35,7 +35,10 @@ class _Adafactor(LeafwiseOptimizer):
         self.relative_step = bool(relative_step)
 
     def slots(self, weight: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Row and column averages for matrices, else one average; what is not used has no elements."""
+        """Averages of squared gradients: by row and by column for weights of rank 2 or more, else for each element.
+
+        The slots that a weight does not use have no elements.
+        """
         none = tf.zeros([0], weight.dtype)
         if weight.shape.rank < 2:
             return {"rows": none, "columns": none, "preconditioner": tf.zeros_like(weight)}
@@ -46,12 +49,13 @@ class _Adafactor(LeafwiseOptimizer):
     def step(
         self, hparams: dict, step: tf.Tensor, slots: dict, weight: tf.Tensor, gradient: tf.Tensor
     ) -> tuple[dict, tf.Tensor]:
+        """Algorithm 5 for vectors and scalars, with `preconditioner` as V; Algorithm 4 for matrices, with R and C."""
         rate = hparams["learning_rate"]
         if self.relative_step:
             rate = tf.minimum(rate, tf.cast(1 / tf.sqrt(step), weight.dtype))
-        size = tf.maximum(tf.cast(self.epsilon_2, weight.dtype), _rms(weight)) * rate
+        step_size = tf.maximum(tf.cast(self.epsilon_2, weight.dtype), _rms(weight)) * rate
         square = tf.square(gradient) + self.epsilon_1
-        share = tf.cast(tf.pow(step, self.beta_2_decay), weight.dtype)
+        share = tf.cast(tf.pow(step, self.beta_2_decay), weight.dtype)  # 1 - beta_2, the weight of the new square
         new_slots = dict(slots)
         if weight.shape.rank < 2:
             new_slots["preconditioner"] = v = slots["preconditioner"] + share * (square - slots["preconditioner"])
@@ -60,7 +64,7 @@ class _Adafactor(LeafwiseOptimizer):
             new_slots["columns"] = c = slots["columns"] + share * (tf.reduce_mean(square, -2) - slots["columns"])
             v = (r / tf.reduce_mean(r, -1, keepdims=True))[..., None] * c[..., None, :]
         change = gradient / tf.sqrt(v)
-        return new_slots, weight - size * change / tf.maximum(
+        return new_slots, weight - step_size * change / tf.maximum(
             tf.ones([], weight.dtype), _rms(change) / self.clip_threshold
         )
 

@@ -26,16 +26,17 @@ class CheckpointWriter:
         self._write: concurrent.futures.Future[None] | None = None
 
     def save(self, state: Any, version: int, write_first: Callable[[Sequence[int]], None] | None = None) -> None:
-        """Begins to write a state, after the one before. The state may change afterwards.
+        """Waits for the write before, then begins to write a state, which may change afterwards.
 
         Args:
-            write_first: called before the state is written, with the versions that are there. Default: nothing is.
+            write_first: called before the state is written, with the versions that the manager has. Default: nothing
+                is written before the state.
         Raises:
-            OSError: this one or the one before cannot be written.
+            OSError: the write before has failed, or this one cannot begin.
         """
         self.wait()
         if write_first is not None and type(self._manager).begin_save is ProgramStateManager.begin_save:
-            write_first(self._versions())  # this manager saves at once
+            write_first(self._versions())  # here, since `begin_save` of this manager saves the state itself
             write_first = None
         write = run_awaitable(self._manager.begin_save(state, version))
         self._write = self._thread.submit(self._run, write, write_first)
@@ -54,10 +55,10 @@ class CheckpointWriter:
             self.wait()
 
     def wait(self) -> None:
-        """Waits until the write has ended.
+        """Waits until the last write has ended.
 
         Raises:
-            OSError: it failed.
+            OSError: the write failed.
         """
         write, interrupt = self._write, None
         while write is not None and not write.done():

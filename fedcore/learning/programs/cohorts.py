@@ -18,13 +18,14 @@ from fedcore.types import SequenceType, member_of, to_type
 
 
 class ClientDataCohorts:
-    """Clients of a `ClientData`, sampled by the seed and the round. A data set is made when it is read.
+    """Clients of a `ClientData`, sampled by the seed and the round. A client's data set is made when it is read.
 
     Args:
         size: clients of a round; None for all clients, in the order of their ids, or as many as the sampler draws.
-        sampler: draws the clients, in every attempt the same; or a function of the rounds before. Default: they are
-            drawn uniformly.
-        on_client: called with the number of clients that the round has read so far, and of all its clients.
+        on_client: called when a client is read, with the number of clients that the round has read so far, and the
+            number of all its clients.
+        sampler: draws the clients, in every attempt the same; or a function from the number of rounds before to
+            client ids. Default: they are drawn uniformly.
         size_argument: what the user calls `size`, for messages.
     """
 
@@ -38,7 +39,7 @@ class ClientDataCohorts:
         size_argument: str = "clients_per_round",
     ) -> None:
         self.client_ids: list = []
-        """Those of the newest round."""
+        """The ids of the newest round's clients."""
         self._sampler = sampler
         self._data = data
         self._ids = data.client_ids
@@ -87,7 +88,7 @@ class ClientDataCohorts:
 
 
 class _ReadHere(OpenedElsewhere):
-    """Clients of files, which this process or another one opens; says how many this one has read."""
+    """Clients of files, which this process or another one opens; tells `on_client` how many this process has read."""
 
     def __init__(self, client_ids: Any, open_client: Callable, on_client: Callable[[int, int], object]) -> None:
         super().__init__(client_ids, open_client)
@@ -129,11 +130,11 @@ def cohorts_of(
     on_client: Callable[[int, int], object],
     sampler: Sampler | Callable[[int], Sequence] | None = None,
 ) -> Cohorts:
-    """The cohorts of client data or of a data source.
+    """The source of each round's clients: `ClientDataCohorts` for client data, `DataSourceCohorts` for a data source.
 
     Args:
-        name: of the argument, for messages.
-        sampler: of client data.
+        name: the user's name of the argument `data`, for messages.
+        size, seed, on_client, sampler: as for `ClientDataCohorts`; of these a data source takes `size` alone.
     Raises:
         TypeMismatch: there is a sampler for a data source, which selects by itself.
         InvalidValue: there are fewer clients than a round has.
@@ -175,9 +176,10 @@ def check_type(name: str, data: Any, taker: str, process: LearningProcess) -> No
     """Checks that the first client's data fit the process, before anything runs.
 
     Args:
-        name, taker: of the arguments, for messages.
+        name: the user's name of the argument `data`, for messages.
+        taker: the user's name of the process, for messages.
     Raises:
-        TypeMismatch: they do not.
+        TypeMismatch: the data do not fit.
     """
     want = member_of(process.next.module.main.parameters[1].type)
     try:
@@ -192,7 +194,7 @@ def check_type(name: str, data: Any, taker: str, process: LearningProcess) -> No
 
 
 def _fix(name: str, data: Any) -> str:
-    """How something else becomes client data."""
+    """A hint, for an error message, how the user turns `data` into client data."""
     if isinstance(data, tf.data.Dataset):
         return f"fix: {name}=[dataset] for one client"
     if isinstance(data, tuple | Mapping) or hasattr(data, "__array__"):
@@ -206,7 +208,7 @@ EVALUATION_BATCH = 32
 
 
 def evaluation_client_data(data: Any) -> Any:
-    """Client data of data to evaluate on, also of a data set, or of arrays as Keras' `evaluate` takes them.
+    """The client data to evaluate on; a data set, or arrays as Keras' `evaluate` takes them, become a single client.
 
     Raises:
         TypeMismatch: the data are nothing of these.

@@ -163,13 +163,17 @@ class History:
 
 
 def row_of(round_number: int, metrics: Any, evaluated: Any, counts: Mapping[str, int]) -> dict[str, Any]:
-    """The row of a round: metrics as Python's numbers and lists, by short names.
+    """The row of a round, as `History` describes it: metrics as Python's numbers, texts and lists.
+
+    The model's metrics have their names, those of the evaluation the prefix `val_`, and all others their paths.
 
     Args:
-        metrics: of `process.next`.
-        evaluated: metrics of the evaluation; None where there was none.
+        metrics: the metrics that `process.next` returned.
+        evaluated: the model's metrics in the evaluation; None where there was none.
+        counts: further columns of the row, such as `clients` and `broadcast_bits`.
     """
     train, others = _split(metrics)
+    # `round` is first, so that it is the first column, and last, so that no metric of this name replaces it.
     row = {"round": round_number, **plain_metrics(train)}
     if evaluated is not None:
         row |= {f"val_{name}": value for name, value in plain_metrics(evaluated).items()}
@@ -177,7 +181,7 @@ def row_of(round_number: int, metrics: Any, evaluated: Any, counts: Mapping[str,
 
 
 def _split(metrics: Any) -> tuple[Any, Any]:
-    """The model's metrics, and the others."""
+    """(The metrics at client_work/train, the others); (all, none) where there is no such path."""
     work = metrics.get("client_work") if isinstance(metrics, Mapping) else None
     if not isinstance(work, Mapping) or "train" not in work:
         return metrics, {}

@@ -33,7 +33,7 @@ _BAND = (0.1, 0.5, 0.9)
 _INCHES_OF_CHARACTER = 0.068  # of a legend's text
 _ENTRIES = 14  # in a column of a legend, which is as high as a diagram
 _Points = dict[int, tuple[float, float]]
-"""By round: the places on the axes."""
+"""By round: (place on the horizontal axis, value of the metric)."""
 
 
 def plot_histories(
@@ -130,7 +130,7 @@ def draw(history: History, path: str | os.PathLike | None, metrics: Sequence[str
 
 
 def _several(entry: Any) -> list[History]:
-    """A history, or the sequence that it stands in, as a list."""
+    """The histories of one entry of the legend: the list or tuple, or the single `History`, as a list."""
     group = [entry] if isinstance(entry, History) else entry
     if not isinstance(group, list | tuple) or not all(isinstance(history, History) for history in group):
         raise TypeMismatch(f"plot_histories draws a History, or a list of them, by name, not {brief(entry)}")
@@ -170,7 +170,7 @@ def _places(history: History, over: str) -> list[float]:
     """The place of each row on the horizontal axis.
 
     Raises:
-        NotFound: the history does not say.
+        NotFound: the history has no seconds, or a row lacks a column that `over` needs.
     """
     rows = history.rows
     if over == "seconds":
@@ -223,7 +223,7 @@ def _draw_quantiles(
 
 
 def _entries(axes: "NDArray[np.object_]") -> dict[str, Any]:
-    """The lines of the legend by their names: each name once, from the first diagram that has it."""
+    """The lines of the legend by name; a name that several diagrams have gives the line of the first one."""
     entries: dict[str, Any] = {}
     for axis in axes:
         for line, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -232,6 +232,7 @@ def _entries(axes: "NDArray[np.object_]") -> dict[str, Any]:
 
 
 def _prepare(axis: "Axes", title: str) -> None:
+    """Sets the title of a diagram, its grid, and one visible axis line at the bottom."""
     axis.set_title(title, loc="left", color=_INK, fontsize=12, fontweight="bold")
     axis.grid(color="#e8ebee", linewidth=0.8)
     axis.set_axisbelow(True)
@@ -244,7 +245,7 @@ def _prepare(axis: "Axes", title: str) -> None:
 def _finish(
     figure: "Figure", axes: "NDArray[np.object_]", path: str | os.PathLike | None, over: str, x_label: str
 ) -> "Figure":
-    """The figure, with its horizontal axis; writes it to the path."""
+    """Labels the horizontal axis, and writes the figure to the path, if there is one; returns the figure."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     for axis in axes:

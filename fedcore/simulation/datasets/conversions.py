@@ -243,14 +243,17 @@ def huggingface_reader(
 
 
 def _ragged_lists(dataset: Any, fields: Sequence[str]) -> list[str]:
-    """The columns of a data set of Hugging Face that are lists of several lengths; all clients have them as such."""
+    """The columns of a data set of Hugging Face that are lists of several lengths.
+
+    The whole data set decides, so that a column is ragged at all clients or at none.
+    """
     import pyarrow  # which `datasets` needs
     import pyarrow.compute
 
     def is_ragged(name: str) -> bool:
         column = dataset.data.column(name)
-        kinds = pyarrow.types.is_list(column.type) or pyarrow.types.is_large_list(column.type)
-        if not kinds or pyarrow.types.is_nested(column.type.value_type):
+        is_list = pyarrow.types.is_list(column.type) or pyarrow.types.is_large_list(column.type)
+        if not is_list or pyarrow.types.is_nested(column.type.value_type):
             return False
         lengths = pyarrow.compute.min_max(pyarrow.compute.list_value_length(column)).as_py()
         return lengths["min"] != lengths["max"]
@@ -379,8 +382,14 @@ def _column(role: str, column: np.ndarray) -> Any:
 
 
 def _column_of_arrays(role: str, rows: list[np.ndarray]) -> np.ndarray | RaggedRows:
-    """A column whose rows are arrays, of one shape or one-dimensional ones of several lengths."""
+    """A column whose rows are arrays: stacked if they have one shape, as `RaggedRows` if they are vectors.
+
+    Raises:
+        InvalidValue: the rows are of several shapes that are not all vectors.
+        TypeMismatch: the elements are of no dtype that tensors have, or of several kinds.
+    """
     shapes = {row.shape for row in rows}
+    # A row that holds lists of several lengths is an array of objects, see `_as_array`.
     is_nested = any(isinstance(part, list | tuple) for row in rows if row.dtype.kind == "O" for part in row)
     if len(shapes) == 1 and not is_nested:
         return _column(role, np.stack(rows))

@@ -54,9 +54,9 @@ class IbltFactory(UnweightedAggregationFactory):
 
     Args:
         capacity: how many different strings of all clients are expected at most.
-        string_max_bytes: the bytes of a string at most.
+        string_max_bytes: the greatest number of bytes of a string.
         encoding: of the strings. Default: UTF-8.
-        repetitions: of a table, 3 or more; more of them decode fuller tables less often in vain.
+        repetitions: of a table, 3 or more; with more of them, decoding a fuller table fails less often.
         seed: of the hash functions. Change it from round to round: what failed to decode may decode then.
         sketch_agg_factory: sums the tables of strings, whose elements are from 0 to 2^31 - 2 for each client. Default:
             `SumFactory`. The bound of a `SecureSumFactory` is at least that.
