@@ -368,7 +368,7 @@ def _garbage_like(array: np.ndarray) -> np.ndarray:
 
 
 def _content(layout: Layout) -> str:
-    """What padded rows of a layout hold, for messages."""
+    """The content of a layout's padded rows, for messages."""
     if layout.padding is Padding.UNKNOWN:
         return "garbage"
     return "zeros" if layout.padding is Padding.ZEROS else "copies of the first"

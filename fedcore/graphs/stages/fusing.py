@@ -40,6 +40,7 @@ def trace_operations(
 
 
 def _result_type(elements: list[tuple[str | None, Type]]) -> Type:
+    """The type of a graph that returns elements (name, type): a single one by itself, several as a struct."""
     return elements[0][1] if len(elements) == 1 else StructType(elements)
 
 
@@ -86,6 +87,7 @@ def _placeholder(type_: Type) -> Nested:
 
 
 def _no_element(index: tf.Tensor) -> Never:
+    """Stands in for the elements of a sequence that the operations are not to read."""
     raise FedcoreError("an operation reads a sequence that is not among the inputs of its graph")
 
 

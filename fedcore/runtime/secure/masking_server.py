@@ -102,7 +102,11 @@ class MaskingServer:
         self._phase = phase + 1
 
     def take_keys(self, client: int, message: bytes) -> None:
-        """Takes the two public keys of a client. Raises MessageRefused if the message does not hold them."""
+        """Takes the two public keys of a client.
+
+        Raises:
+            MessageRefused: the message does not hold two keys, or one of them was sent before.
+        """
         self._expect(client, KEYS, range(self._terms.clients), self._keys)
         body = self._directory.body(message, KEYS, client)
         if len(body) != 2 * KEY_BYTES:

@@ -99,6 +99,7 @@ def _rewrite(run: Callable[[Region], Region], nodes: Nodes, function: function_p
 
 
 def _arguments(function: function_pb2.FunctionDef | None) -> list:
+    """The arguments of a body; the graph's own body has none, since its Placeholders stay nodes."""
     return [] if function is None else list(function.signature.input_arg)
 
 
