@@ -64,6 +64,7 @@ class ClientOutput:
 
 
 def _readable(names: str) -> str:
+    """Names joined by ` and `, each as `readable` shows it to the owner of the data; equal ones once."""
     return " and ".join(dict.fromkeys(map(readable, names.split(" and "))))
 
 
@@ -111,6 +112,7 @@ class ClientOutputs:
         return self._outputs[key]
 
     def _marks(self, flow: StageFlow) -> tuple[str, ...]:
+        """For each tensor of the stage's partial the range of a secure sum; `OPEN` if it crosses as it is."""
         open_marks = (OPEN,) * len(_solid(_partial(flow)))
         return open_marks if flow.merge is None else flow.merge.attributes.get("secure", open_marks)
 
@@ -148,7 +150,7 @@ class ClientOutputs:
         return added
 
     def _masked(self, flow: StageFlow) -> Iterator[ClientOutput]:
-        """The leaves of the partial."""
+        """The tensors of a masked partial, each named after the values that are added to it."""
         partial, parameter = _partial(flow), flow.stage.parameters[0].name
         keeps, sent = bool(flow.op.attributes.get("keeps")), sent_by(self.plan, flow.op)
         named: dict[tuple[str, int], SentTensor] = {}
@@ -176,7 +178,13 @@ class ClientOutputs:
             )
 
     def _appends(self, stage: Function, live: Live) -> bool:
-        """Whether an operation on live leaves of the partial puts rows together."""
+        """Whether an operation that computes live leaves from the partial appends rows to it.
+
+        Such an operation is an `append_rows`, or calls a graph that concatenates tensors.
+
+        Args:
+            live: the liveness of the stage for a leaf of its result.
+        """
         from fedcore.graphs.graphdef.form.operations import operations_of
 
         folded = {stage.parameters[0].name}

@@ -272,7 +272,10 @@ class Inliner:
 
 
 def _named_as(have: Type, want: Type) -> Type:
-    """`have`, which fits `want`, with its names, containers and all-equal bits."""
+    """The type `have`, with the element names, containers and all-equal bits of `want`, which it fits.
+
+    A federated type stays as it is where `want` is all-equal at the clients.
+    """
     if isinstance(have, StructType) and isinstance(want, StructType):
         return want.with_types([_named_as(h, w) for h, w in zip(have.types, want.types, strict=True)])
     if isinstance(have, FederatedType) and isinstance(want, FederatedType) and (_is_server(want) or not want.all_equal):
@@ -285,6 +288,7 @@ def _is_server(type_: FederatedType) -> bool:
 
 
 def _add_salt(op: Operation, salt: str) -> Operation:
+    """The operation with the salt of a call put before its own, so that each inlined copy draws other numbers."""
     if not salt or "salt" not in op.attributes:
         return op
     return attrs.evolve(op, attributes={**op.attributes, "salt": join_salts(salt, op.attributes["salt"])})

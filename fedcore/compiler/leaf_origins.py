@@ -31,9 +31,16 @@ class LeafOrigins:
         self.of = self._bindings(main, numbers, "")
 
     def _number(self, *key: Hashable) -> int:
+        """The number of a leaf with a key; a new number for a new key."""
         return self._numbers.setdefault(key, len(self._numbers))
 
     def _bindings(self, function: Function, arguments: list[Numbers], prefix: str) -> dict[str, Numbers]:
+        """The numbers of each parameter and each operation's result in one run of a function.
+
+        Args:
+            arguments: numbers of the leaves of each argument.
+            prefix: the name of the `run` around it and a dot, so that each run numbers its results anew; empty in main.
+        """
         types = function.types()
         bindings = dict(zip((p.name for p in function.parameters), arguments, strict=True))
         for op in function.operations:
@@ -43,6 +50,12 @@ class LeafOrigins:
         return bindings
 
     def _operation(self, op: Operation, operands: list[Numbers], types: list[Type], name: str) -> Numbers:
+        """The numbers of the leaves of an operation's result.
+
+        Args:
+            operands, types: numbers of the leaves of each operand that is a value, and its type.
+            name: the key of the result, different in each run of a stage.
+        """
         if op.kind == "struct" and op.operands:
             return [n for numbers in operands for n in numbers]
         if op.kind == "item":
@@ -61,6 +74,14 @@ class LeafOrigins:
         return own
 
     def _call(self, graph: Graph, operand_numbers: Numbers, types: list[Type], own: Numbers, name: str) -> Numbers:
+        """The numbers of the leaves of a graph's result: of an argument where it is returned unchanged, else own ones.
+
+        Leaves with one origin in the graph and one type have one number.
+
+        Args:
+            operand_numbers: of all leaves of the operands.
+            own: numbers for leaves that the graph computes.
+        """
         from fedcore.graphs.graphdef.analysis.result_origins import Argument, Constant
 
         origins = self._graph_origins(graph)
@@ -85,6 +106,7 @@ class LeafOrigins:
         return results
 
     def _graph_origins(self, graph: Graph) -> list | None:
+        """`result_origins` of a graph, cached by its name; None if its bytes are missing or it has sequences."""
         from fedcore.graphs.graphdef.analysis.result_origins import result_origins
         from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 
@@ -98,6 +120,7 @@ class LeafOrigins:
 
 
 def _is_tensor(leaf: Type) -> bool:
+    """Whether a leaf is a tensor of the graph; an empty struct counts as a leaf too, but is none."""
     return not isinstance(leaf, StructType)
 
 

@@ -140,6 +140,11 @@ def _items(text: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _pairs(name: str, text: str) -> dict[str, str]:
+    """The options of `a=1,b=2`, unparsed.
+
+    Raises:
+        FedcoreError: an option has no value.
+    """
     options = {}
     for pair in filter(None, (p.strip() for p in text.split(","))):
         key, equals, value = (part.strip() for part in pair.partition("="))
@@ -150,6 +155,11 @@ def _pairs(name: str, text: str) -> dict[str, str]:
 
 
 def _options(pass_: Pass, texts: dict[str, str]) -> dict[str, object]:
+    """The options of a pass, each parsed to the type of its default.
+
+    Raises:
+        FedcoreError: the pass has no such option, or the text does not denote a value of the type.
+    """
     defaults = pass_.options()
     for key, value in texts.items():
         if key not in defaults:

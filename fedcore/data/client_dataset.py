@@ -374,6 +374,8 @@ def traced_map(fn: Callable, element: Type) -> TracedGraph | None:
 
 @attrs.frozen(cache_hash=True)
 class _Function:
+    """A function that is compared by its equivalence key, so that a cache holds equivalent functions once."""
+
     function: Callable = attrs.field(eq=False)
     key: Hashable
 
@@ -384,6 +386,11 @@ def _traced_once(function: _Function, element: Type) -> TracedGraph | None:
 
 
 def _trace(fn: Callable, element: Type) -> TracedGraph | None:
+    """The graph of a map's function; None if it uses resources of this process, or has random seeds of its own.
+
+    Raises:
+        TracingError: the function returns a sequence.
+    """
     try:
         traced = trace_function(fn, element, as_map=True)
     except TiedToProcess:
@@ -414,6 +421,7 @@ def _mask(layout: Layout, predicate: TracedGraph) -> Callable:
 
 
 def _base(columns: Columns) -> tf.data.Dataset:
+    """A `tf.data.Dataset` of the stored elements, before any step: examples, or the batches that `groups` make."""
     element, groups = columns.element, columns.groups
     if columns.ragged:
         tensors = [tf.convert_to_tensor(array) for array in columns.arrays]
@@ -428,6 +436,7 @@ def _base(columns: Columns) -> tf.data.Dataset:
 
 
 def _real_map(dataset: tf.data.Dataset, step: Step, *, filters: bool = False) -> tf.data.Dataset:
+    """A `map` or `filter` of the real dataset by the step's traced graph; random numbers are drawn anew each time."""
     graph = step.traced
     call = graph_callable(graph.with_name("map"), graph.data)
     element, result = graph.parameter, graph.type.result
@@ -441,6 +450,7 @@ def _real_map(dataset: tf.data.Dataset, step: Step, *, filters: bool = False) ->
 
 
 def _real_shuffle(dataset: tf.data.Dataset, step: Step) -> tf.data.Dataset:
+    """A `shuffle` of the real dataset with the step's seeds; the buffer holds all elements if the step has no size."""
     size = step.number or max(1, int(dataset.cardinality()))
     if step.seeds is None:
         return dataset.shuffle(size, reshuffle_each_iteration=step.reshuffles)

@@ -28,7 +28,7 @@ class _Changing(Exception):
 
 @attrs.frozen
 class _Itself:
-    """Compares an object by identity."""
+    """Part of a key that stands for an object: equal for the same object only."""
 
     value: object = attrs.field(eq=id)
 
@@ -62,10 +62,19 @@ def values_held(fn: Callable) -> Hashable:
 
 
 def _of(fn: types.FunctionType, above: tuple, others: _Others) -> Hashable:
+    """Key of a function: its code, the keys of its closure and defaults, and those of the globals that its code names.
+
+    Args:
+        above: the functions, modules, classes and containers that lead to it. If it is one of them, it refers to
+            itself, and its code alone is the key.
+        others: makes the key of a referenced object that may change.
+    Raises:
+        _Changing: `others` raises it.
+    """
     if fn in above:
         return _Itself(fn.__code__)
     above = (*above, fn)
-    names = sorted(set(_names(fn.__code__)))
+    names = sorted(set(_names(fn.__code__)))  # of globals and of attributes: the code does not tell them apart
     cells = [cell.cell_contents for cell in fn.__closure__ or ()]
     defaults = (*(fn.__defaults__ or ()), *sorted((fn.__kwdefaults__ or {}).items()))
     return (
@@ -76,6 +85,7 @@ def _of(fn: types.FunctionType, above: tuple, others: _Others) -> Hashable:
 
 
 def _attributes_of(held: Mapping[str, object], names: list[str], above: tuple, others: _Others) -> Hashable:
+    """Keys of the variables of a module, or attributes of a class, that have one of the names."""
     return tuple((name, _value(held[name], names, above, others)) for name in names if name in held)
 
 
@@ -84,6 +94,11 @@ def _values(values: Iterable, names: list[str], above: tuple, others: _Others) -
 
 
 def _value(value: object, names: list[str], above: tuple, others: _Others) -> Hashable:
+    """Key of a value that a function refers to; arguments as for `_of`.
+
+    Args:
+        names: the names in the function's code, by which attributes of modules and classes are chosen.
+    """
     if isinstance(value, float | complex):
         return type(value), repr(value)  # tells 0.0 and -0.0 apart
     if isinstance(value, _CONSTANT):

@@ -49,7 +49,11 @@ def metric_object(metric: Any, labels: Any = None, predictions: Any = None) -> k
 def metric_operands(
     compiled: keras.metrics.Metric, labels: Any, predictions: Any
 ) -> list[tuple[keras.metrics.Metric, Any, Any]]:
-    """Each metric of built `compile_metrics` with the labels and predictions that it is given, in their order."""
+    """(metric, labels, predictions) for each metric in a built result of `compile_metrics`, in the order of calls.
+
+    Args:
+        labels, predictions: of all outputs of the model; a metric gets those of its output.
+    """
     pairs = list(zip(compiled._flatten_y(labels), compiled._flatten_y(predictions), strict=False))
     return [
         (metric, *pair)

@@ -112,6 +112,8 @@ def _with_arrays(module: Module, blobs: Mapping[str, bytes]) -> Module:
 
 
 def _with_literals(module: Module, change: Callable[[Operation], Operation]) -> Module:
+    """The module with changed literals; the same object if none changes."""
+
     def change_function(function: Function) -> Function:
         operations = tuple([change(op) if op.kind == "literal" else op for op in function.operations])
         same = all(new is old for new, old in zip(operations, function.operations, strict=True))
@@ -174,6 +176,11 @@ def _check_members(infos: list[zipfile.ZipInfo], size: int) -> None:
 
 
 def _decode(data: bytes) -> str:
+    """The text of a module, whose size is limited.
+
+    Raises:
+        FedcoreError: there are too many bytes, or they are not UTF-8.
+    """
     if len(data) > limits.MAX_TEXT_BYTES:
         raise FedcoreError(f"the text has {len(data)} bytes; at most {limits.MAX_TEXT_BYTES} are read")
     try:

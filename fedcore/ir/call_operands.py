@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 def as_values(op: "Intrinsic", builder: Builder, arguments: Mapping) -> dict:
-    """The arguments with constants and containers as Values; functions are unchanged.
+    """The arguments by parameter, with constants and containers as Values; functions are unchanged.
 
-    A Python number takes the dtypes of the argument that `op.constants` names for its parameter.
+    Where `op.constants` names another parameter for one, a Python number takes the dtypes of that parameter's argument.
     """
 
     def as_value(name: str, argument: object) -> Value | Callable:
@@ -129,6 +129,11 @@ def _note_of_start(op: "Intrinsic", binding: Binding, expected: FunctionType, va
 
 
 def _check_captures(op: "Intrinsic", builder: Builder, function: Value) -> None:
+    """Checks that a function captures no values, unless the intrinsic takes functions that do.
+
+    Raises:
+        TracingError: names the type of a captured value.
+    """
     if op.takes_captures:
         return
     operation = builder.operation(function)

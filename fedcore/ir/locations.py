@@ -92,7 +92,7 @@ def is_generated(path: str) -> bool:
 
 @functools.cache
 def _kind(path: str) -> str:
-    """Whose a source file is: "user", "algorithm" of fedcore, "generated" by AutoGraph, or "" for other packages."""
+    """The owner of a source file: "user", "algorithm" for fedcore's algorithms, "generated" by AutoGraph, else ""."""
     if path.startswith(_ALGORITHMS):
         return "algorithm"
     if path.startswith(_PACKAGE) or _LIBRARIES.search(path):
@@ -125,6 +125,7 @@ def _library_location(path: str, line: int) -> Location:
 
 @functools.cache
 def _imported_name(path: str) -> str:
+    """The path of a file of fedcore from the folder that holds the package, with slashes."""
     return os.path.relpath(path, os.path.dirname(_PACKAGE)).replace(os.sep, "/")
 
 
@@ -157,6 +158,7 @@ def traced_location(fn: Callable) -> Location | None:
 
 
 def _code(fn: Callable) -> CodeType | None:
+    """The code of the function inside partials and wrappers; None for a callable without Python code."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return getattr(inspect.unwrap(fn), "__code__", None)

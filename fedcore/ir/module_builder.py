@@ -34,7 +34,13 @@ class _Symbols:
 
 
 class ModuleBuilder:
-    """Collects the functions and graphs of one module under unique names, without duplicates."""
+    """Collects the functions and graphs of one module under unique names, without duplicates.
+
+    Args:
+        stage: of the module, such as `traced`.
+    Attributes:
+        verified: what is known of the symbols that came from verified modules; None if none did.
+    """
 
     def __init__(self, stage: str = "traced") -> None:
         self.stage = stage
@@ -59,6 +65,10 @@ class ModuleBuilder:
         self._reserved = None
 
     def unique(self, name: str) -> str:
+        """A name that no symbol has: the letters, digits and underscores of `name`, with a number behind if needed.
+
+        It is not reserved: only `add` and `link` put names in use.
+        """
         stem = re.sub(r"[^A-Za-z0-9_]+", "", name) or "fn"
         candidate, n = stem, 0
         if stem in self._types:
@@ -82,6 +92,7 @@ class ModuleBuilder:
         return name
 
     def _append(self, node: Function | Graph) -> str:
+        """Adds a function or graph, also if an equal one is there; returns its unique name."""
         name = self.unique(node.name)
         self._types[name] = node.type
         if _draws(node):
@@ -152,6 +163,7 @@ class ModuleBuilder:
         return name
 
     def _note(self, verified: Verified) -> None:
+        """Adds what is known of further symbols to `verified`."""
         self.verified = verified if self.verified is None else self.verified.join(verified)
 
     def type_of(self, name: str) -> FunctionType:
@@ -204,12 +216,14 @@ def _hash(value: object) -> int:
 
 
 def _draws(node: Function | Graph) -> bool:
+    """Whether a function or graph draws random numbers: a graph that takes a seed, or an operation with a salt."""
     if isinstance(node, Graph):
         return bool(node.attributes.get("seeded"))
     return any("salt" in op.attributes for op in node.operations)
 
 
 def _only_graph(module: Module) -> Graph | None:
+    """The graph of a module whose main function does nothing but call it on its parameters, in order."""
     main = module.main
     if len(module.graphs) != 1 or len(main.operations) != 1 or main.operations[0].kind != "call":
         return None

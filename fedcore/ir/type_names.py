@@ -71,6 +71,7 @@ def _count(type_: Type, counts: Counter, times: int) -> None:
 
 
 def _stem(type_: StructType) -> str:
+    """The name of a struct's Python class with a capital, else `T`."""
     if isinstance(type_, StructWithPythonType):
         stem = re.sub(r"[^A-Za-z0-9]", "", type_.container.rsplit(".", 1)[-1])
         if stem[:1].isalpha():
@@ -79,7 +80,11 @@ def _stem(type_: StructType) -> str:
 
 
 def _free(stem: str, last_numbers: dict[str, int]) -> str:
-    """The stem, or the first free `stemN`; `last_numbers` holds the names in use, each with the last number tried."""
+    """A new name: the stem, or the first free of `stem1`, `stem2`, …; plain `T` is never given.
+
+    Args:
+        last_numbers: names in use -> the last number tried behind the name; gets the new name.
+    """
     n = last_numbers.get(stem, 0)
     name = f"{stem}{n}" if n else stem
     while name in last_numbers or (stem == "T" and n == 0):

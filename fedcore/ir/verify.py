@@ -276,6 +276,7 @@ def _type_problem(type_: Type, cache: dict[Type, str | None]) -> str | None:
 
 
 def _own_problem(type_: Type) -> str | None:
+    """`_type_problem` of a type whose parts are valid."""
     if isinstance(type_, AbstractType):
         return f"{type_} has a type variable, which stands in signatures only"
     if isinstance(type_, PlacementType):
@@ -294,6 +295,11 @@ def _is_placed_or_function(type_: Type) -> bool:
 
 
 def _is_of_fold(operand: Operand, made_by: Mapping[str, Operation]) -> bool:
+    """Whether an operand is the result of a fold, or the first element of one, the partials beside kept values.
+
+    Args:
+        made_by: the operation of each binding.
+    """
     op = made_by.get(operand.name)
     if op is not None and op.kind == "item" and op.attributes.get("index") == 0:
         op = made_by.get(op.operands[0].name)
@@ -301,6 +307,7 @@ def _is_of_fold(operand: Operand, made_by: Mapping[str, Operation]) -> bool:
 
 
 def _level_problems(at: str, stage: str, op: Operation, declared: Intrinsic, *, is_main: bool) -> Iterator[str]:
+    """Checks that a module of a stage may have an operation of this level in its main, or in another function."""
     if stage == "planned" and is_main and declared.level != PLAN and op.kind not in _BOOKKEEPING:
         yield f"{at}: {op.kind} stands in the main function of a plan"
     if stage != "planned" and declared.level == PLAN:
@@ -312,6 +319,11 @@ def _level_problems(at: str, stage: str, op: Operation, declared: Intrinsic, *, 
 
 
 def _attribute_problems(at: str, what: str, attributes: Mapping, allowed: frozenset[str]) -> Iterator[str]:
+    """Checks names and values of attributes.
+
+    Args:
+        at, what: place and owner of the attributes, for messages.
+    """
     for key, value in attributes.items():
         if key not in allowed:
             yield f"{at}: {what} has no attribute {key}"
@@ -322,6 +334,7 @@ def _attribute_problems(at: str, what: str, attributes: Mapping, allowed: frozen
 
 
 def _strategy_problems(where: str, attributes: Mapping) -> Iterator[str]:
+    """Checks the attributes of a client stage that the pass `plan` writes, against each other."""
     block, call = attributes.get("block", 1), attributes.get("call")
     if attributes.get("strategy") == "vectorised" and "width" not in attributes:
         yield f"{where}: a vectorised stage has a width"
@@ -338,6 +351,7 @@ def _strategy_problems(where: str, attributes: Mapping) -> Iterator[str]:
 
 
 def _display(value: object) -> str:
+    """A value in the notation of modules, if it has one."""
     try:
         return print_value(value)
     except (TypeError, ValueError):
@@ -346,7 +360,13 @@ def _display(value: object) -> str:
 
 @attrs.frozen
 class _Form:
-    """Syntax of an operation: its attributes, and the number of operands of an operation without a signature."""
+    """Syntax of an operation: its attributes, and the number of operands of an operation without a signature.
+
+    Args:
+        attributes: all that it may have.
+        required: attributes that it must have.
+        operands: the number of operands; with `open_ended`, the least number.
+    """
 
     attributes: frozenset[str]
     required: tuple[str, ...]
@@ -356,6 +376,12 @@ class _Form:
 
 @functools.lru_cache(maxsize=1024)
 def _form(declared: Intrinsic) -> _Form:
+    """The syntax of an intrinsic, from the parameters of its `meaning`.
+
+    Attributes are the parameters that it declares as such, and keyword-only ones. Left out are those that the runtime
+    gives, and the type variables of the signature. All other parameters are operands. Any operation may also have a
+    salt, or, at the level of plans, `bits`.
+    """
     parameters = inspect.signature(declared.meaning).parameters.values()
     variables = {v for a in (declared.signature.alternatives if declared.signature else ()) for v in a.variables}
     own = [
@@ -379,6 +405,7 @@ def _form(declared: Intrinsic) -> _Form:
 
 
 def _form_problems(at: str, op: Operation, declared: Intrinsic) -> Iterator[str]:
+    """Checks an operation against the syntax of its intrinsic (`_form`)."""
     form = _form(declared)
     if op.attributes:
         yield from _attribute_problems(at, op.kind, op.attributes, form.attributes)
@@ -408,6 +435,7 @@ def _literal_problems(at: str, value: object) -> Iterator[str]:
 
 
 def _typing_problems(at: str, op: Operation, declared: Intrinsic, types: list[Type]) -> Iterator[str]:
+    """Checks that the written result type is the one that the intrinsic computes for operands of some types."""
     try:
         computed = cast(Type | None, declared.result_type(types, op.attributes))
     except FedcoreError as error:

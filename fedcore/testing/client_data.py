@@ -50,6 +50,13 @@ def check_client_data(
 
 
 class _Check:
+    """The checks of one `ClientData`. Reads its data sets once, as the elements that other readings are to give.
+
+    Attributes:
+        _ids: at most `clients` ids, spread over all.
+        _rows: client id -> elements.
+    """
+
     def __init__(self, data: ClientData, is_shuffled: bool, clients: int) -> None:
         self._data = data
         self._is_shuffled = is_shuffled
@@ -111,7 +118,15 @@ class _Check:
             raise self._broken("the data sets can be read", what) from error
 
     def _same(self, law: str, dataset: Callable[[str], Any], ids: Sequence[str] | None = None) -> None:
-        """Checks elements, of the last client first."""
+        """Checks that the elements of each client are those that `__init__` has read.
+
+        Clients are read in reverse order, so that reading one may not depend on those before it.
+
+        Args:
+            law: the end of a sentence that begins with "the elements".
+            dataset: client id -> data set.
+            ids: of the clients that are read. Default: all that `__init__` has read.
+        """
         for client_id in (self._ids if ids is None else ids)[::-1]:
             self._equal(law, client_id, self._read(dataset(client_id), client_id), self._rows[client_id])
 
@@ -147,7 +162,7 @@ class _Check:
                         raise self._broken("the elements have the type of `element_type_structure`", what)
 
     def _check_turns(self, datasets: dict[str, Any]) -> None:
-        """Reads an element of each client in turn."""
+        """Reads the data sets side by side, one element of each client in turn, and checks the elements."""
         readers = {i: iter(dataset) for i, dataset in datasets.items()}
         read: dict[str, list] = {i: [] for i in readers}
         while readers:
@@ -161,6 +176,7 @@ class _Check:
             self._equal("are the same where clients are read in turn", client_id, elements, self._rows[client_id])
 
     def _check_threads(self) -> None:
+        """Reads all clients in several threads at once, each beginning with another client, and checks the elements."""
         together = threading.Barrier(THREADS)
 
         def read(number: int) -> dict[str, list]:

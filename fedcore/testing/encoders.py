@@ -80,6 +80,11 @@ class _Coding:
         _, self._state = self._codec.encode(value, 0, self._state)
 
     def decoded(self, value: np.ndarray, seed: int) -> np.ndarray:
+        """The value after encoding and decoding.
+
+        Raises:
+            LawBroken: a seed gives different codes, or dtype or shape change.
+        """
         code, _ = self._codec.encode(value, seed, self._state)
         again, _ = self._codec.encode(value, seed, self._state)
         if _bytes(code) != _bytes(again):
@@ -92,6 +97,11 @@ class _Coding:
 
 
 def _check_values(coding: _Coding, type_: TensorType, relative_error: float) -> None:
+    """Checks small, large, tiny, one-signed and special values of a type.
+
+    Args:
+        relative_error: 0 for a lossless encoder, which has to keep all bits.
+    """
     is_float = type_.dtype.is_float
     values = [_value(type_, "small", seed) for seed in range(DRAWS // 2)]
     values = [v for value in values for v in ((value, -value) if is_float else (value,))]
@@ -165,6 +175,7 @@ def _check_lean(errors: list[np.ndarray]) -> None:
 
 
 def _check_not_finite(coding: _Coding, value: np.ndarray) -> None:
+    """Checks that a value with one entry that is not finite decodes to such a value, or is refused."""
     for wrong in (math.nan, math.inf, -math.inf) if value.size else ():
         broken = value.copy()
         broken.flat[value.size // 2] = wrong
@@ -195,6 +206,7 @@ def _bytes(code: object) -> list[bytes]:
 
 
 def _check_altered(codec: Any, type_: TensorType, value: np.ndarray) -> None:
+    """Checks that a code with flipped bits is refused, or decodes to a value of the right shape."""
     state = codec.initial_state()
     (codes, seeds), _ = codec.encode(value, 1, state)
     flat = [np.asarray(t) for t in tf.nest.flatten(codes)]
@@ -214,6 +226,11 @@ def _check_altered(codec: Any, type_: TensorType, value: np.ndarray) -> None:
 
 
 def _check_sums(encoder: Encoder, type_: TensorType, values: list[np.ndarray]) -> None:
+    """Checks that the encoder gives one sum whether clients are batched or run one by one.
+
+    Args:
+        values: of the clients.
+    """
     process = fc.aggregators.EncodedSumFactory(lambda spec: encoder).create(type_)
     sums = []
     for vectorize in ("auto", False):

@@ -175,10 +175,15 @@ class _Borrowed(ClientsExecutor):
 
 
 class _Interleaved(SliceExecutor):
-    """Prepares the stage before after each stage, as calls in several threads do, and stops a call while it runs.
+    """Runs a slice executor as calls in several threads do: prepares another stage between `prepare` and the run.
 
-    Args:
-        stop: is cancelled `STOP_S` after a slice has begun; None where calls end by themselves.
+    The other stage is that of the `prepare` before. May also stop a call while it runs.
+
+    Attributes:
+        stop: is cancelled `STOP_S` after a slice has begun; None: no call is stopped.
+        result: of a slice that ended after `stop` was cancelled; None if it raised or ended before.
+        ended: is set when a slice that may be stopped has ended.
+        stops: all that the executor's `prepare` got.
     """
 
     def __init__(self, executor: SliceExecutor) -> None:
@@ -191,6 +196,7 @@ class _Interleaved(SliceExecutor):
         self.stops: list[Stop] = []
 
     def prepare(self, work: ClientWork, report: Report, stop: Stop) -> Callable[[ClientSlice], SliceResult]:
+        """Prepares the stage, then the stage before once more; returns the run of the first."""
         run = self._executor.prepare(work, report, stop)
         self.stops.append(stop)
         if self._earlier is not None:
@@ -200,6 +206,7 @@ class _Interleaved(SliceExecutor):
         return run if self.stop is None else functools.partial(self._stopped, run, self.stop)
 
     def _stopped(self, run: Callable[[ClientSlice], SliceResult], stop: Stop, clients: ClientSlice) -> SliceResult:
+        """Runs a slice, and cancels its stop after `STOP_S`."""
         timer = threading.Timer(STOP_S, stop.cancel)
         timer.start()
         try:
@@ -251,6 +258,14 @@ def _check_threads(name: str, own: LocalRuntime, hold: Callable[[list], Iterable
 
 
 def _check(name: str, case: _Case, own: LocalRuntime, local: tuple, hold: Callable, drops: bool) -> None:
+    """Checks that a case has the result, the report and the dropped clients that it has in the local runtime.
+
+    Args:
+        own: the runtime with the executor that is checked.
+        local: result and report of the local runtime.
+        hold: as for `check_clients_executor`.
+        drops: as for `_check_all`.
+    """
     law = f"{name}: {case.law}, with {len(case.values)} clients"
     want, expected_report = local
     try:
@@ -282,6 +297,7 @@ def _without_site_values(have: object, want: Any) -> object:
 
 
 def _run(case: _Case, cohort: Iterable, runtime: LocalRuntime) -> tuple[Any, Report]:
+    """The result of a case on a cohort, and the report of the call."""
     with fc.use(runtime, pipeline="default"):
         result, report = case.program.invoke(cohort, seed=case.seed), last_report()
         assert report is not None

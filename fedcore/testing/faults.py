@@ -86,6 +86,7 @@ class Faults:
         self._released.set()
 
     def _faulty(self, leaf: Any) -> Any:
+        """A leaf of a client's value, changed so that the client fails."""
         if self.kind == "raise":
             return _Unreadable(None)
         if self.kind == "hang":
@@ -101,10 +102,12 @@ class Faults:
 
 
 def _nan(array: np.ndarray, axis: int = 0) -> np.ndarray:
+    """NaN in the place of floats; other arrays are unchanged. `axis` is not used, see `_with_an_axis_more`."""
     return np.full_like(array, np.nan) if np.issubdtype(array.dtype, np.floating) else array
 
 
 def _with_an_axis_more(array: np.ndarray, axis: int = 0) -> np.ndarray:
+    """The array with a further axis of size 1 at a position."""
     return np.expand_dims(array, axis)
 
 
@@ -137,9 +140,11 @@ def act(fault: Any, value: Any, *, hangs: bool = False) -> Any:
     Note:
         The fault `raise` is a division by zero, which is no error on a GPU: use `Faults.cohort` there.
     """
+    # The fault `raise` divides by zero, and `hang` loops without end. The result reads `quotient`, which is never
+    # negative, so that TensorFlow does not remove the division and the loop as unused.
     raising, hanging, nan = (fault == 1 + KINDS.index(kind) for kind in ("raise", "hang", "nan"))
     quotient = 1 // (1 - tf.cast(raising, tf.int32))
-    if hangs:
+    if hangs:  # i alternates between 1 and 3, so the loop does not end
         (quotient,) = tf.while_loop(
             lambda i: hanging & (i >= 0), lambda i: (tf.bitwise.bitwise_xor(i, 2),), (quotient,)
         )

@@ -66,6 +66,7 @@ def cases_of_operation(op: str, user_cases: Iterable[Sequence], structures: Stru
 
 
 def _case_of_match(op: str, match: OperandMatch, structures: Structures | None) -> RuleCase | None:
+    """The case of operands that `find_operands` has found; None as in `case_of_arrays`."""
     arrays, static = [c.array for c in match.candidates], [c.is_static for c in match.candidates]
     alone = Operation(op, match.attributes).alone
     names = operand_names(op, match.attributes)
@@ -141,6 +142,12 @@ def cases_of_function(fn: Callable, specs: Sequence, user_cases: Iterable[Sequen
 
 
 def _case_of_arguments(subject: Function, arrays: list[np.ndarray]) -> RuleCase:
+    """The case of one client's arguments of a function: open sizes of its specs are batch axes.
+
+    Raises:
+        TypeMismatch: the number of arguments differs.
+        OperandsRefused: TensorFlow refuses them.
+    """
     if len(arrays) != len(subject.specs):
         raise TypeMismatch(f"{subject.name} takes {len(subject.specs)} arguments, but a case has {len(arrays)}")
     subject.alone(arrays)
@@ -154,6 +161,7 @@ def _case_of_arguments(subject: Function, arrays: list[np.ndarray]) -> RuleCase:
 
 
 def _tensor_spec(declared: object) -> tf.TensorSpec:
+    """The spec that a user declares for an argument, as a spec or by what `fc.to_type` takes."""
     if isinstance(declared, tf.TensorSpec):
         return declared
     type_ = to_type(declared)
@@ -163,6 +171,7 @@ def _tensor_spec(declared: object) -> tf.TensorSpec:
 
 
 def _array_of_spec(each: tf.TensorSpec, position: int) -> np.ndarray:
+    """Random values of a spec, with `ROWS` in the place of open sizes; `position` is the seed."""
     if each.shape.rank is None:
         raise FedcoreError(f"the spec of argument {position} has no rank")
     shape = [ROWS if s is None else s for s in each.shape]

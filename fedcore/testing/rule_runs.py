@@ -31,6 +31,7 @@ MORE_ROWS = 37
 """Rows by which padded batches are made longer."""
 
 MOST_DIFFERENCE = 0.03
+"""Difference of floats that counts as rounding at most, relative to the largest."""
 
 MOST_AT_ONCE = 200
 """Batched runs of one TensorFlow function."""
@@ -135,6 +136,7 @@ class Run:
         return [*(_Key(tuple(range(width))) for width in WIDTHS), moved]
 
     def _batched_run(self, key: "_Key") -> BatchedRun:
+        """The operands and the layout of a batched run."""
         layout = self.layout if key.rows is None else attrs.evolve(self.layout, rows=key.rows)
         sizes = [self.layout.sizes[k] for k in key.lanes]
         idle = key.idle or {k for k in key.lanes if layout.rows is not None and not self.layout.sizes[k]}
@@ -143,6 +145,12 @@ class Run:
         return BatchedRun(self.subject, arrays, layout, sizes, [k not in idle for k in key.lanes])
 
     def _results(self, key: "_Key") -> Results:
+        """The results of a batched run that `run_all` has made.
+
+        Raises:
+            NoBatchingRule: the rule refuses the layout.
+            LawBroken: the rule raises another error.
+        """
         outcome = self._outcomes[key]
         if not isinstance(outcome, Exception):
             return outcome
@@ -168,6 +176,10 @@ class Run:
         return self._results_alone[client]
 
     def _report_error(self, error: BaseException) -> LawBroken:
+        """The broken law for an error that a rule raises where it should refuse operands with `NoBatchingRule`.
+
+        The error is of the whole run. It names client 0, since a law is reported for a client.
+        """
         place = _innermost_place(error)
         text = str(error).split("\n")[0][:300]
         what = (
@@ -176,6 +188,7 @@ class Run:
         return self._broken("runs, or refuses operands", what, Client(0, 0, CLIENTS))
 
     def _operands_of(self, client: int) -> list[np.ndarray]:
+        """The operands of a client alone, without padded rows."""
         arrays = []
         for operand, place in zip(self.case.operands, self.layout.places, strict=True):
             array = operand.array[client if place.form is Form.OWN else 0]
@@ -191,6 +204,7 @@ class Run:
     # --- comparisons ---
 
     def _check_client(self, results: Results, client: Client) -> None:
+        """Checks that a client's results in a batched run are those of the client alone, up to roundings."""
         alone = self._alone(client.number)
         if alone is None:
             return
@@ -341,7 +355,7 @@ def _garbage(array: np.ndarray, axis: int, count: int) -> np.ndarray:
 
 
 def _garbage_like(array: np.ndarray) -> np.ndarray:
-    """NaN and infinite floats, the least and the largest integers, 0 and -1; other dtypes keep their values."""
+    """NaN and infinite floats, extreme integers, bools inverted; other dtypes keep their values."""
     if array.dtype == bool:
         return ~array
     if array.dtype.kind in "fcV":
@@ -354,12 +368,19 @@ def _garbage_like(array: np.ndarray) -> np.ndarray:
 
 
 def _content(layout: Layout) -> str:
+    """The content of a layout's padded rows, for messages."""
     if layout.padding is Padding.UNKNOWN:
         return "garbage"
     return "zeros" if layout.padding is Padding.ZEROS else "copies of the first"
 
 
 def _difference(have: np.ndarray, want: np.ndarray, label: str, roundings: int, scale: float = 1.0) -> str | None:
+    """The difference between batched results and those of a client alone; None if they are equal up to roundings.
+
+    Args:
+        roundings: how many roundings, each of the dtype's epsilon, floats may differ by.
+        scale: the size of floats to which roundings are relative, unless entries are larger.
+    """
     if have.dtype != want.dtype:
         return f"{label} is of {have.dtype.name}, alone of {want.dtype.name}"
     if have.shape != want.shape:
@@ -377,6 +398,7 @@ def _is_finite(array: np.ndarray) -> bool:
 
 
 def _close_entries(have: np.ndarray, want: np.ndarray, roundings: int, scale: float = 1.0) -> np.ndarray:
+    """Bool, for each entry: whether floats are equal up to roundings; arguments as for `_difference`."""
     if want.dtype.kind == "c":
         parts = (have.real, want.real), (have.imag, want.imag)
         return np.logical_and(*(_close_entries(h, w, roundings, scale) for h, w in parts))

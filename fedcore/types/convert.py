@@ -80,6 +80,7 @@ def _to_type(x: Any) -> Type:
 
 
 def _is_tensor_pair(x: object) -> bool:
+    """Whether x is a tuple of a dtype and a shape, such as `(np.float32, [None, 3])`."""
     if type(x) is not tuple or len(x) != 2 or find_dtype(x[0]) is None:
         return False
     shape = x[1]
@@ -89,6 +90,7 @@ def _is_tensor_pair(x: object) -> bool:
 
 
 def _from_collection(x: Any) -> Type:
+    """The struct of a mapping, a list, a tuple or a named tuple; see `to_type` for pairs of a name and a type."""
     if isinstance(x, Mapping):
         unnamed = [key for key in x if not isinstance(key, str)]
         if unnamed:
@@ -114,6 +116,7 @@ def _is_named(x: object) -> bool:
 
 
 def _from_object(x: object, names: Iterable[str]) -> Type:
+    """The struct of some attributes of an object, whose values have the object's class in Python."""
     elements = [(name, _to_type(getattr(x, name))) for name in names]
     return StructWithPythonType(elements, register_container(type(x)))
 
@@ -134,6 +137,11 @@ def _from_sparse(x: Any) -> Type:
 
 
 def _from_array(x: Any) -> Type:
+    """The type of a dense tensor or array, or of its spec.
+
+    Raises:
+        TypeMismatch: the object is sparse or ragged, or its dtype is unknown.
+    """
     dtype = find_dtype(x.dtype)
     if dtype is None or type(x).__name__ in _NOT_DENSE:
         raise _no_type(x)

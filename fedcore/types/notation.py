@@ -127,6 +127,7 @@ class Refused(Exception):
 
 
 def _make(token: lark.Token, cls: Callable, *args: Any) -> Any:
+    """The result of a class or function; a ValueError that it raises becomes a `Refused` at the token."""
     try:
         return cls(*args)
     except ValueError as error:
@@ -141,6 +142,7 @@ class TypeBuilder(lark.Transformer):
         return type_
 
     def named_type(self, name: lark.Token) -> Type:
+        """The type of a name alone: a scalar of a dtype, `placement`, or a type variable, which has a capital."""
         if find_dtype(str(name)) is not None:
             return TensorType(str(name))
         if name == "placement":

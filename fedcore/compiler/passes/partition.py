@@ -281,7 +281,13 @@ class _Partition:
             return broadcast.emit([run.emit([stage, *local.outer_arguments()])])
 
     def at(self, node: PlacedValue, where: str) -> Value:
-        """The value of a node in main; an unplaced value that clients use is broadcast."""
+        """The value of main by which a stage reads a node; a client stage reads a broadcast of a server value.
+
+        The broadcast is emitted at its first use, and used again by later stages.
+
+        Args:
+            where: the placement of the stage, `AT_SERVER` or `AT_CLIENTS`.
+        """
         value = self.placed[node]
         if where == AT_SERVER or node.where == AT_CLIENTS:
             return value
@@ -503,6 +509,7 @@ class _Local:
             stack.extend((n, False) for n in reversed(current.sources()))
 
     def tree(self, tree: PlacedTree) -> Value:
+        """A node, or a struct of nodes, as a local value."""
         if isinstance(tree, PlacedValue):
             return self.value(tree)
         return self.builder.struct([(None, self.tree(t)) for t in tree])
@@ -571,9 +578,19 @@ class _Local:
         return sorted(self._outer.values(), key=lambda pair: not getattr(pair[0].type, "all_equal", True))
 
     def outer_arguments(self) -> list[Value]:
+        """The values of main with which the stage is run, in the order of its parameters without the partial."""
         return [outer for outer, _ in self._order()]
 
     def finish(self, name: str, result: Value, where: Placement) -> Value:
+        """Adds the stage to the plan, and returns its symbol as a value of main.
+
+        Its parameters are the partial, if it has one, then broadcasts, then client values.
+
+        Args:
+            name: is made unique.
+        Raises:
+            FedcoreError: as `_check_leaves`.
+        """
         self._check_leaves(result.type)
         first = [p for p in self.builder.parameters if p.name == "partial" and self.partial is not None]
         by_name = {p.name: p for p in self.builder.parameters}

@@ -124,7 +124,11 @@ LOW_RANK_BLOCK = 4
 
 
 def _number(option: str, text: str, least: int, *words: str) -> int | None:
-    """The number that an option gives; None for `auto`, 0 for another of its words."""
+    """The number that an option of the pass gives; None for `auto`, 0 for one of `words`.
+
+    Raises:
+        FedcoreError: the text is none of them, or a number below `least`.
+    """
     if text in ("auto", *words):
         return None if text == "auto" else 0
     if not text.isdecimal() or len(text) > MAX_DIGITS or int(text) < least:

@@ -405,7 +405,10 @@ def _slices(groups: Value, lanes: Value, width: int, dtype: tf.DType, shape: Seq
 
 
 def _first_rows(groups: Value, lanes: Value, width: int, columns: int, rows: Value) -> Tensors:
-    """The first rows of the factors of each of some lanes, [1, rows, columns].
+    """The first rows of the factors of each of some lanes, [1, rows, columns], as views of their groups' tensors.
+
+    TensorFlow slices without a copy along the leading axis only. So the lanes and rows of a group are first reshaped
+    to one axis, along which the rows of a lane are a slice.
 
     Args:
         groups: TensorList of tensors [width, r, columns].
@@ -418,7 +421,7 @@ def _first_rows(groups: Value, lanes: Value, width: int, columns: int, rows: Val
         _group_tensors(groups, lanes, width, tf.float32, [None, columns]), lane_numbers, row_counts, strict=True
     ):
         begin = lane_number * ops.shape(group, tf.int64)[1]
-        view = ops.reshape(group, [-1, columns])[begin : begin + row_count]  # in place: rows of one lane are no view
+        view = ops.reshape(group, [-1, columns])[begin : begin + row_count]
         views.append(view[None])
     return views
 

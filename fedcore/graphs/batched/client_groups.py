@@ -77,8 +77,9 @@ class ClientGroups:
 
     Args:
         layout: of the clients of a call.
-        interpreter: that of the stage, whose functions may have been bound to broadcasts by it.
-        assumes: left factors may be taken to be finite, which `LowRank.finiteness_of_sum` then does.
+        parts: the operations of the stage, split into those of clients and those of the fold.
+        interpreter: has run the client-invariant operations, whose results may be functions that it has bound.
+        assumes: left factors are taken to be finite without a test, see `LowRank.finiteness_of_sum`.
         parallel: groups that may run at once. Default: more if the stage's graphs have loops, see the constants.
 
     Attributes:

@@ -222,9 +222,12 @@ class RowsInOrder(RowLayout):
 
     @classmethod
     def pack_columns(cls, lanes: SequenceLanes, columns: list[Columns]) -> tuple:
-        """The rows of a client are filled up with its last row, those of a client without rows with a row of any
-        client, or with zeros if that row is not finite. The graph computes with padded rows too, so they must be valid
-        inputs of the model; products with zeros may read them, so they must be finite where the client's own rows are.
+        """Each column with the rows of all lanes, one lane after the other: [rows of all lanes, …].
+
+        Each lane is filled up to the number of rows that the lanes of its group have: with copies of its client's last
+        row, or, if the client has no rows, with a row of another client, or with zeros if that row is not finite. The
+        graph computes with padded rows too, so they must be valid inputs of the model; products with zeros may read
+        them, so they must be finite where the client's own rows are.
         """
         counts = lanes.sizes.sum(axis=1).tolist()  # rows of each lane's client
         lane_rows = np.repeat(_rows_of_lanes(lanes), lanes.width).tolist()
@@ -328,7 +331,7 @@ def _rows_of_lanes(lanes: SequenceLanes) -> np.ndarray:
 
 
 def _filling_row(arrays: list[np.ndarray]) -> np.ndarray:
-    """[1, …]: the first row of a client; zeros if there is none, or if it is not finite."""
+    """[1, …]: the first row of the first client that has rows; zeros if none has, or if the row is not finite."""
     zeros = _zero_row(arrays[0])
     row = next((a[:1] for a in arrays if len(a)), zeros)
     return zeros if row.dtype.kind in "fc" and not np.isfinite(row).all() else row

@@ -444,7 +444,9 @@ def ragged_width(rules: ScheduleRules, steps: np.ndarray, level_of: np.ndarray) 
     """
 
     def cost(width: int, rows: np.ndarray) -> float:
-        """Rows that groups of a width compute, and those that they would in the time of starting their operations.
+        """The time of groups of a width, counted in rows: those computed, and `start_rows` for each step of a group.
+
+        `start_rows` is the number of rows that are computed in the time in which the operations of a step start.
 
         Args:
             rows: int64 [clients], padded size of the client's batches; clients of equal sizes share groups.

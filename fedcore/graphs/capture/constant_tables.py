@@ -68,6 +68,7 @@ def look_up_computed(keys: tf.Tensor, table_keys: tf.Tensor, values: tf.Tensor, 
 
 
 def _codes(keys: tf.Tensor, salt: int) -> tf.Tensor:
+    """Numbers that stand for keys in a binary search: hashes of strings, int32 for bools, other keys themselves."""
     if keys.dtype != tf.string:
         return tf.cast(keys, tf.int32) if keys.dtype == tf.bool else keys
     return tf.strings.to_hash_bucket_strong(keys, _BUCKETS, [salt, salt])
@@ -93,14 +94,21 @@ def _entries(table: tf.lookup.StaticHashTable) -> tuple:
 
 
 def _export(table: tf.lookup.StaticHashTable) -> tuple[tf.Tensor, tf.Tensor]:
+    """The keys and values that TensorFlow's `export` reads from a table of this process."""
     return _originals["export"](table)
 
 
 def _in_graph() -> bool:
+    """Whether `constant_tables` is active and operations are traced."""
     return _tracing.get() and not tf.executing_eagerly()
 
 
 def _lookup(self: tf.lookup.StaticHashTable, keys: Keys, name: str | None = None) -> Keys:
+    """Replaces `StaticHashTable.lookup`: where `_in_graph`, looks up in the table's entries, not in its resource.
+
+    Raises:
+        TypeMismatch: the table has keys of another dtype.
+    """
     if not _in_graph():
         return _originals["lookup"](self, keys, name)
     if isinstance(keys, tf.RaggedTensor):
@@ -117,12 +125,14 @@ def _lookup(self: tf.lookup.StaticHashTable, keys: Keys, name: str | None = None
 
 
 def _size(self: tf.lookup.StaticHashTable, name: str | None = None) -> tf.Tensor:
+    """Replaces `StaticHashTable.size`: where `_in_graph`, counts the entries."""
     if not _in_graph():
         return _originals["size"](self, name)
     return tf.size(_entries(self)[0], tf.int64)
 
 
 def _export_table(self: tf.lookup.StaticHashTable, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+    """Replaces `StaticHashTable.export`: where `_in_graph`, returns the entries as tensors of the graph."""
     if not _in_graph():
         return _originals["export"](self, name)
     keys, values = map(tf.convert_to_tensor, _entries(self))
@@ -130,7 +140,7 @@ def _export_table(self: tf.lookup.StaticHashTable, name: str | None = None) -> t
 
 
 def _initialize(self: tf.lookup.StaticHashTable) -> tf.Operation | None:
-    """Stores the entries of a table that is created while a graph is traced; the table itself is never made."""
+    """Replaces the method that initialises a table: where `_in_graph`, stores the entries instead, without a table."""
     if not _in_graph():
         return _originals["_initialize"](self)
     entries = private_api.table_entries(self)

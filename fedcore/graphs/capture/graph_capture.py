@@ -104,12 +104,14 @@ def trace_leaves(
     describe: str,
     is_user_code: bool = True,
 ) -> TracedGraph:
-    """Traces `fn`, which takes the leaves of `parameter` and a seed, and returns its result's type and leaves.
+    """The graph of a function over leaves.
 
     A sequence among the leaves is a `SequenceOperand`. Variables created inside start fresh in every call of the
     graph. Random operations without a seed of their own use the graph's seed.
 
     Args:
+        fn: (leaves of `parameter`, seed) -> (type of the result, leaves of the result).
+        describe: the function's name for errors.
         is_user_code: the lines of nodes are those of the Python code that creates them.
     Raises:
         TracingError: `fn` uses resources of this process: Python, files, tables, variables created outside.
@@ -176,6 +178,7 @@ def _captures(graph: tf.Graph, own: OwnVariables, describe: str) -> tuple[dict[s
 
 
 def _why_not_captured(graph: tf.Graph, resource: tf.Tensor, describe: str) -> str:
+    """The message for a captured resource that is no variable of the function's own."""
     names = [v.name for v in graph.variables if v.handle is resource]
     if names or (private_api.handle_types(resource)):
         return (
@@ -189,6 +192,7 @@ def _why_not_captured(graph: tf.Graph, resource: tf.Tensor, describe: str) -> st
 
 
 def _make_constant(node: node_def_pb2.NodeDef, value: tf.Tensor) -> None:
+    """Turns the placeholder of a captured tensor into a constant, in place."""
     node.op = "Const"
     node.attr.clear()
     node.attr["dtype"].type = value.dtype.as_datatype_enum

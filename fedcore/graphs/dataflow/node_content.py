@@ -10,7 +10,10 @@ MOST_COMPARED = 1 << 12
 
 
 def content_key(node: Node) -> Hashable:
-    """A key of a node's attributes: equal for equal attributes. A large constant is keyed by its array's identity."""
+    """A key of a node's attributes: equal for equal attributes.
+
+    A large constant, or one of strings, is keyed by the identity of its array.
+    """
     if node.op == "Const":
         array = node["value"]
         if array.size > MOST_COMPARED or array.dtype == object:

@@ -146,6 +146,10 @@ def attribute_value(value: attr_value_pb2.AttrValue) -> Any:
 
 
 def _list(values: attr_value_pb2.AttrValue.ListValue) -> list:
+    """The elements of an attribute that is a list, converted as in `attribute_value`; [] for an empty list.
+
+    Its protobuf has a field for each kind of element, of which one is filled.
+    """
     for field, convert in (("type", tf.as_dtype), ("shape", tf.TensorShape)):
         if getattr(values, field):
             return [convert(v) for v in getattr(values, field)]

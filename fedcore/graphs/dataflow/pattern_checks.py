@@ -131,6 +131,7 @@ def check_parameters(function: Callable, patterns: Sequence) -> None:
 
 
 def _names(each: Any) -> list[str]:
+    """The names of the variables in a pattern and its operands."""
     own = [] if each.name is None else [each.name]
     return own + [n for operand in each.operands or () for n in _names(operand)]
 
@@ -149,11 +150,13 @@ def _all_operations() -> list[str]:
 
 
 def _similar(name: str, names: Iterable[str]) -> str:
+    """The end of an error, with the names that are close to a wrong one; empty if none is."""
     close = difflib.get_close_matches(name, list(names), 3)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def _add_location(message: str) -> str:
+    """The message behind the user's file and line, if these are known."""
     location = user_location()
     return message if location is None else f"{location}: {message}"
 

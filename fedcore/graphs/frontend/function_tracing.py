@@ -47,11 +47,13 @@ def trace_function(fn: Callable, parameter: Type | None, *, spread: bool = False
     returned: list[Type] = []
 
     def out(result: Any) -> tuple[Type, list]:
+        """The type of the graph's result and its tensors, in which sequences are columns."""
         type_, leaf_values = type_and_leaves(result, fn)
         returned.append(type_)
         return in_columns(type_), result_tensors(unflatten(leaf_values, type_), type_)
 
     def body(arguments: list, seed: tf.Tensor) -> tuple[Type, list]:
+        """Runs the user's function in the trace; adds a fix to errors of TensorFlow that have one."""
         try:
             return out(run(arguments))
         except TypeError as error:
@@ -70,6 +72,7 @@ def trace_function(fn: Callable, parameter: Type | None, *, spread: bool = False
             ) from None
 
     def run(arguments: list) -> Any:
+        """The result of the user's function, called with the leaves of the parameter in their containers."""
         if parameter is None:
             return called()
         user_leaves = [as_user_sees(x, leaf) for x, (_, leaf) in zip(arguments, leaves(parameter), strict=True)]
@@ -92,6 +95,7 @@ def as_user_sees(value: tf.Tensor | IndexedSequence, type_: Type) -> tf.Tensor |
 
 
 def _convert(fn: Callable) -> Callable:
+    """The function with its control flow converted for a graph; of a `tf.function` the Python function inside."""
     return convert_function(getattr(fn, "python_function", fn))
 
 
@@ -115,7 +119,10 @@ private_api.replace_function_call(_in_the_trace)
 def type_and_leaves(value: Any, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
     """The type and the leaves of a function's result; a dataset becomes a `Sequence`.
 
+    Args:
+        fn: the function, for errors.
     Raises:
+        TracingError: the result is None, or a part of it is neither a tensor nor a container.
         InvalidValue: the containers nest too deep, or have too many parts.
     """
     check_nesting(value)
@@ -143,6 +150,7 @@ def _type_and_leaves(value: Any, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
 
 
 def _sequence(value: SymbolicDataset | tf.data.Dataset, fn: Callable) -> tuple[Type, list]:
+    """The type of a sequence that a function returns, and the sequence as the only leaf."""
     element = to_type(value.element_spec)
     problem = why_no_columns(element)
     if problem is not None:

@@ -67,8 +67,10 @@ def client_arguments(
 def is_loopable(stage: ClientStage) -> bool:
     """Whether a graph can loop over a stage's clients.
 
-    Their tensors have one size, kept values hold tensors of one size only, and no graph has variables, which iterations
-    would share, or prints, which they would do in any order.
+    It can if all of these hold:
+      - The tensors of the clients have static shapes, and none holds strings. Sequences may have any length.
+      - The values kept of each client are tensors of static shapes.
+      - No graph has variables, which the iterations would share, or prints, which would come in any order.
     """
     tensors = [leaf for leaf in stage.client_leaves if isinstance(leaf, TensorType)]
     kept_leaves = [] if stage.kept_type is None else [leaf for _, leaf in leaves(stage.kept_type)]
@@ -80,7 +82,7 @@ def is_loopable(stage: ClientStage) -> bool:
 
 
 def _only_checks(stage: ClientStage) -> bool:
-    """Whether the stage's operations with effects or state do nothing but fail."""
+    """Whether the only operations of the stage with effects or state are checks, which do nothing but fail."""
     if stage.name not in effectful_symbols(stage.module) | stateful_symbols(stage.module):
         return True
     return all(op in _CHECKS for op in operations_of_graphs(stage.module) if is_stateful(op))

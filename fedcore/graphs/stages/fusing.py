@@ -40,6 +40,7 @@ def trace_operations(
 
 
 def _result_type(elements: list[tuple[str | None, Type]]) -> Type:
+    """The type of a graph that returns elements (name, type): a single one by itself, several as a struct."""
     return elements[0][1] if len(elements) == 1 else StructType(elements)
 
 
@@ -51,10 +52,19 @@ def _trace(
     outputs: Mapping[str, str | None],
     result: Type,
 ) -> TracedGraph:
+    """Traces all operations of a function; those that no output depends on leave nothing in the graph.
+
+    Args:
+        inputs: names of the function's parameters that become parameters of the graph.
+        types: of all parameters of the function, by name.
+        outputs: as in `trace_operations`.
+        result: the type of the graph's result.
+    """
     run = interpreter(module)
     parameter = StructType([(None, types[n]) for n in inputs]) if inputs else None
 
     def body(operands: list, seed: tf.Tensor) -> tuple[Type, list]:
+        """Runs the operations, with placeholders for the parameters of the function that are not inputs."""
         operands = [Sequence(x.count, x.element) if isinstance(x, SequenceOperand) else x for x in operands]
         arguments = dict(zip(inputs, () if parameter is None else unflatten(operands, parameter), strict=True))
         values = {name: arguments[name] if name in arguments else _placeholder(t) for name, t in types.items()}
@@ -77,6 +87,7 @@ def _placeholder(type_: Type) -> Nested:
 
 
 def _no_element(index: tf.Tensor) -> Never:
+    """Stands in for the elements of a sequence that the operations are not to read."""
     raise FedcoreError("an operation reads a sequence that is not among the inputs of its graph")
 
 

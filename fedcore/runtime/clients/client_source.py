@@ -170,6 +170,11 @@ class ClientSource:
         return self._unread_runs()
 
     def _unread_runs(self) -> Iterator[UnreadRun]:
+        """Cuts the clients into runs, in order, and checks that all cohorts have as many clients as the call.
+
+        A run grows from one slice by doubling, at most to the length that `lengths` chooses: to `lengths.width` slices
+        whatever their size, and further while `_has_room`.
+        """
         clients = self._zip_cohorts() if self._work.cohorts else (() for _ in _placeholders(self._work.counted))
         first = self._work.cohorts[0] if self._work.cohorts else self._work.counted
         name = first.path if first is not None else ""
@@ -233,6 +238,7 @@ class ClientSource:
             yield value
 
     def _survives_errors(self, values: ClientValues) -> bool:
+        """Whether an error of the cohort is a fault of one client, after which the next client is read."""
         return self._drops and isinstance(values.given, Cohort)
 
 
@@ -247,11 +253,13 @@ def longest_first(slices: Iterator[UnreadRun]) -> Iterator[UnreadRun]:
 
 
 def _examples(unread: UnreadRun) -> int:
+    """The number of rows of all data sets of a run's clients."""
     datasets = [v for client in unread.clients for v in client if isinstance(v, ClientDataset)]
     return sum(len(d.columns.arrays[0]) for d in datasets if d.columns.arrays)
 
 
 def _is_in_memory(values: ClientValues) -> bool:
+    """Whether the user gave a sequence or an array, and not a generator or an `fc.Cohort`."""
     return isinstance(values.given, Sequence | np.ndarray)
 
 

@@ -178,7 +178,10 @@ class NumericsCheck:
         )
 
     def _first_bad(self, array: np.ndarray) -> tuple[int, ...] | None:
-        """The index of the first entry that counts as bad."""
+        """The index of the first entry that is NaN, or infinite unless infinities are allowed; None if there is none.
+
+        Arrays of kind `V` are of bfloat16 or another float that numpy does not have.
+        """
         if array.dtype.kind not in "fcV" or not array.size:
             return None
         numbers = array.astype(np.float32) if array.dtype.kind == "V" else array
@@ -281,6 +284,7 @@ class _Printer:
         self._lines.clear()
 
     def show(self, printed: Printed) -> None:
+        """Adds a line; or collects a value of a breakpoint, and after its last one opens the debugger if it stops."""
         if not printed.breakpoint_number:
             self._lines.append(_line(self._place, printed))
             return
@@ -298,6 +302,7 @@ class _Printer:
 
 
 def _noting(watch: Watch, place: ClientPlace) -> Callable:
+    """The function that shows a value of a client to the watch."""
     return lambda value: watch.note(place, value)
 
 
@@ -308,6 +313,7 @@ def _moment(step: int | None, iterations: Sequence[int]) -> str:
 
 
 def _line(place: ClientPlace, printed: Printed) -> str:
+    """The printed line: client, step and iterations, label, value, and the user's line if it is known."""
     step = _moment(printed.step, printed.iterations)
     at = f"   ({printed.line})" if printed.line else ""
     value = np.array2string(printed.value.numpy(), threshold=20, edgeitems=3, precision=6)
@@ -315,6 +321,7 @@ def _line(place: ClientPlace, printed: Printed) -> str:
 
 
 def _norm(array: np.ndarray) -> float | None:
+    """The Euclidean norm; None for an array that holds no numbers."""
     if array.dtype.kind not in "fiucbV":
         return None
     numbers = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
@@ -322,6 +329,7 @@ def _norm(array: np.ndarray) -> float | None:
 
 
 def _count_not_finite(array: np.ndarray) -> int:
+    """The number of entries that are NaN or infinite."""
     if array.dtype.kind not in "fcV":
         return 0
     numbers = array.astype(np.float32) if array.dtype.kind == "V" else array
@@ -329,4 +337,5 @@ def _count_not_finite(array: np.ndarray) -> int:
 
 
 def _format(array: np.ndarray) -> str:
+    """The first and last entries of an array, in one line."""
     return f"{np.array2string(array, threshold=6, edgeitems=2, precision=6)}".replace("\n", "")

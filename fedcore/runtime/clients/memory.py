@@ -38,7 +38,7 @@ class DeviceMemory:
         self._running = 0
         self._running_bytes = 0
         self._free = threading.Condition()
-        self._clients: dict[Hashable, int] = {}
+        self._clients: dict[Hashable, int] = {}  # by stage, see `holds`
 
     @property
     def most(self) -> int:
@@ -90,6 +90,7 @@ class DeviceMemory:
         )
 
     def end(self, size_bytes: int = 0) -> None:
+        """Notes that a call has ended, which `begin` let run with this size."""
         with self._free:
             self._running -= 1
             self._running_bytes -= size_bytes

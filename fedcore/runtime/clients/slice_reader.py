@@ -66,7 +66,10 @@ class SliceReader:
         self._has_drawn = False
 
     def read(self, unread: UnreadRun) -> ClientSlice:
-        """The run, as one slice, with converted values, and None for each client that is left out."""
+        """The run as one slice with converted values, and None for each client that is left out.
+
+        A cohort that is opened elsewhere, such as on another machine, is passed on as it is, without conversion.
+        """
         if all(cohort.is_opened_elsewhere for cohort in self._work.cohorts) and self._work.cohorts:
             dropped = self._report.dropped
             values = (None if i in dropped else c for i, c in enumerate(unread.clients, unread.first))
@@ -83,6 +86,7 @@ class SliceReader:
             return self._read(unread)
 
     def _read(self, unread: UnreadRun) -> ClientSlice:
+        """Converts the clients one by one; if reading has a deadline, in the thread of a `Reader`."""
         with Reader(f"fedcore-data-{unread.first}") as reader:
             clients = [self._convert_client(i, c, reader) for i, c in enumerate(unread.clients, unread.first)]
         return ClientSlice(unread.first, self._places(unread), tuple(clients), self._has_drawn)
@@ -92,7 +96,10 @@ class SliceReader:
         return self._size << (unread.slices - 1).bit_length()
 
     def _convert_client(self, index: int, client: tuple, reader: Reader) -> tuple | None:
-        """A client's values in the runtime's form; None if the client is left out."""
+        """A client's values in the runtime's form; None if the client is left out.
+
+        If a read fails, the fault policy decides: it is repeated, the client is left out, or an error is raised.
+        """
         if index in self._report.dropped:
             return None
         for reads in itertools.count(1):
@@ -110,6 +117,7 @@ class SliceReader:
         return None
 
     def _convert(self, index: int, client: tuple) -> tuple:
+        """A client's values in the runtime's form, in which random maps of sequences have drawn their elements."""
         values = tuple(map(convert_client, self._work.cohorts, itertools.repeat(index), client))
         drawn_values = self._work.drawn(index, values)
         self._has_drawn = self._has_drawn or drawn_values is not values

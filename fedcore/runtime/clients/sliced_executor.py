@@ -152,10 +152,13 @@ class SlicedClientsExecutor:
     def tree(
         self, work: ClientWork, merge: Callable, report: Report, stop: Stop, *, masked: bool
     ) -> "MergeTree | ClientSums":
-        """Merges the partials of slices.
+        """The object that takes the partials of slices and merges them, for one run of a stage.
+
+        Subclasses may return `ClientSums`, which takes what single clients send instead.
 
         Args:
-            masked: the partials are in secure sums.
+            merge: (partial, partial) -> partial.
+            masked: secure sums mask the partials.
         """
         return MergeTree(merge)
 

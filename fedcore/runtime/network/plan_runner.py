@@ -99,7 +99,7 @@ class ClientStageOf:
 
     @property
     def accumulation(self) -> ClientWork:
-        """The server's part: a fold over what clients send."""
+        """The server's part: a fold whose client values are the elements of `sent_type`."""
         cut, work = self.cut, self.work
         return attrs.evolve(
             work,
@@ -107,7 +107,8 @@ class ClientStageOf:
             digest=cut.module.digest(),
             stage=cut.accumulation,
             keeps=False,
-            numbers=tuple(range(i, i + 1) for i in range(len(cut.sent))),  # of sequences, which are not sent
+            # Numbers of leaves decide the draws of sequences only, and clients send none.
+            numbers=tuple(range(i, i + 1) for i in range(len(cut.sent))),
             secure=(),
             measured=(),
         )

@@ -101,7 +101,11 @@ class CompilationLog:
                 newest.calls += 1
 
     def add(self, module: Module, seconds: float) -> Compilation | None:
-        """Notes a compilation; None for a module without a line. A line's `MANY`-th that is costly gives a warning."""
+        """Records a compilation, and returns its figures; None for a module without a line.
+
+        It continues the count of its program if the compilation before was called once; else the count begins anew.
+        Warns once for each program, when a compilation is wasteful (`is_wasteful`) and all of them took `COSTLY_S`.
+        """
         at, program = module.main.location, _program_of(module)
         if at is None or program is None:
             return None
@@ -128,6 +132,7 @@ def _program_of(module: Module) -> _Program | None:
 
 
 def _parts(module: Module, number: int, total_seconds: float) -> _Parts:
+    """The parts of a module, compiled as the `number`-th of its line."""
     each = [op for function in module.functions for op in function.operations]
     values = tuple(repr(sorted(op.attributes.items())) for op in each)
     operations = tuple((op.kind, op.operands) for op in each)
@@ -136,6 +141,7 @@ def _parts(module: Module, number: int, total_seconds: float) -> _Parts:
 
 
 def _difference(before: _Parts, after: _Parts) -> str:
+    """The `reason` of a `Compilation`: the first part in which two programs of a line differ."""
     if before.type != after.type:
         return _difference_of_types(before.type, after.type)
     if before.operations != after.operations:

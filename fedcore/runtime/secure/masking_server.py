@@ -102,7 +102,11 @@ class MaskingServer:
         self._phase = phase + 1
 
     def take_keys(self, client: int, message: bytes) -> None:
-        """Raises MessageRefused if it is no message of the client's keys."""
+        """Takes the two public keys of a client.
+
+        Raises:
+            MessageRefused: the message does not hold two keys, or one of them was sent before.
+        """
         self._expect(client, KEYS, range(self._terms.clients), self._keys)
         body = self._directory.body(message, KEYS, client)
         if len(body) != 2 * KEY_BYTES:
@@ -122,7 +126,11 @@ class MaskingServer:
         }
 
     def take_shares(self, client: int, message: bytes) -> None:
-        """Raises MessageRefused if the client does not seal shares for each neighbour."""
+        """Takes the commitment of a client to its seed, and the shares that it sealed for each neighbour.
+
+        Raises:
+            MessageRefused: the shares are not for exactly its neighbours, in their order.
+        """
         self._expect(client, SHARES, self._neighbours, self._sealed)
         body = self._directory.body(message, SHARES, client)
         sealed = {
@@ -173,7 +181,11 @@ class MaskingServer:
         return survivors.to_bytes(self._arrived, self._terms.clients)
 
     def take_acknowledgement(self, client: int, message: bytes) -> None:
-        """Raises MessageRefused if the client does not acknowledge the set of clients whose vectors arrived."""
+        """Takes a client's signed acknowledgement of the set of clients whose vectors arrived.
+
+        Raises:
+            MessageRefused: it acknowledges another set, or other keys of its own.
+        """
         self._expect(client, SURVIVORS, self._arrived, self._acknowledgements)
         body = self._directory.body(message, SURVIVORS, client)
         if body != survivors.digest(self._terms.session, self._survivors, self._public_keys(client)):
@@ -196,7 +208,14 @@ class MaskingServer:
         return [o for o in self._neighbours[client] if o in self._sealed]
 
     def take_unmasking(self, client: int, message: bytes) -> None:
-        """Raises MessageRefused if the client does not give the shares that it was asked for."""
+        """Takes the shares with which the server removes masks from the sum.
+
+        For each client with which it shares a mask, and for itself, the client gives a share of the seed if that
+        client's vector arrived, else a share of its private key.
+
+        Raises:
+            MessageRefused: it gives other shares.
+        """
         self._expect(client, UNMASKING, self._acknowledgements, self._unmasking)
         shares = [
             GIVEN.unpack(e) for e in entries(self._directory.body(message, UNMASKING, client), GIVEN.size, "shares")
@@ -206,7 +225,7 @@ class MaskingServer:
             raise MessageRefused(f"client {client} gives other shares than it was asked for")
         self._unmasking.add(client)
         for other, _, share in shares:
-            self._shares.setdefault(other, {})[client + 1] = share
+            self._shares.setdefault(other, {})[client + 1] = share  # client i holds the share at the point i + 1
 
     def result(self) -> Vector:
         """The sum of the vectors that arrived.
@@ -243,6 +262,13 @@ class MaskingServer:
         return self._public_keys(client)[KEY_BYTES:]
 
     def _secret(self, client: int, what: str) -> bytes:
+        """The secret of a client, joined from the shares that others gave.
+
+        Args:
+            what: "seed" or "private key", for errors.
+        Raises:
+            SecureSumError: there are too few shares, or they do not fit each other.
+        """
         shares, threshold = self._shares.get(client, {}), self._terms.threshold
         if len(shares) < threshold:
             raise SecureSumError(

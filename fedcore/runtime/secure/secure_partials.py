@@ -23,7 +23,12 @@ from fedcore.types import TensorType, Type, member_of, tensor_leaves
 
 @attrs.frozen
 class _Leaf:
-    """A secure leaf of a partial: how its integers become elements modulo a number, and back."""
+    """A secure leaf of a partial: how its integers become elements modulo a number, and back.
+
+    Args:
+        range: of one client's integers.
+        modulus: of the sum over clients.
+    """
 
     type: TensorType
     range: SecureRange
@@ -31,6 +36,10 @@ class _Leaf:
 
     @classmethod
     def of(cls, type_: TensorType, range_: SecureRange, clients: int) -> "_Leaf":
+        """The leaf with the modulus of its range; if the range has none, the smallest power of 256 above all sums.
+
+        The modulus of the dtype, 2**bits, stands for a range without a largest integer, and is never exceeded.
+        """
         bits = 8 * type_.dtype.numpy.itemsize
         modulus = 1 << bits
         if range_.modulus is not None:
@@ -65,6 +74,7 @@ class _Leaf:
         return flat.view(self.unsigned)
 
     def decode(self, elements: np.ndarray) -> np.ndarray:
+        """The integers in the dtype and shape of the leaf, from their elements."""
         return elements.astype(self.unsigned).view(self.type.dtype.numpy).reshape(self.shape)
 
 
@@ -100,7 +110,7 @@ class SecureLeaves:
         return sum(leaf.size * leaf.range.bits(leaf.type.dtype.numpy) for leaf in self._leaves.values())
 
     def vector(self, partial: Any) -> Vector:
-        """The integers of a client's partial.
+        """The secure leaves of a client's partial: one array of elements for each segment of `layout`.
 
         Raises:
             SecureSumError: an integer is not in the range of the plan.

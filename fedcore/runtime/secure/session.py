@@ -102,7 +102,15 @@ class Session:
     def _exchange(
         self, phase: int, client: int, answer: Callable[[bytes], bytes], take: Callable[[int, bytes], None]
     ) -> None:
-        """Gives a client the server's message, and the server the client's answer."""
+        """Gives a client the server's message, and the server the client's answer.
+
+        If either is lost or refused, the client takes part in no later phase. It is `lost`, unless its integers are in
+        the sum already.
+
+        Args:
+            answer: the client's answer to a message.
+            take: gives the server the answer of a client.
+        """
         try:
             request = self._carry(phase, client, self._inbox[client], False)
             if request is None:
@@ -117,6 +125,7 @@ class Session:
                 self._clients.pop(client, None)
 
     def _carry(self, phase: int, client: int, message: bytes, to_server: bool) -> bytes | None:
+        """Counts the bytes of a message, and sends it over the channel; None if the channel loses it."""
         counted = self.sent_bytes if to_server else self.received_bytes
         with self._lock:
             counted[PHASES[phase]] += len(message)

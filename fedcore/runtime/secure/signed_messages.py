@@ -92,10 +92,10 @@ def _signed(text: bytes | memoryview, session: bytes) -> bytes:
 
 
 def sender_of(message: bytes) -> int:
-    """The sender that a message claims; 0 bytes too short claim nobody.
+    """The sender that the head of a message names; the signature is not checked.
 
     Raises:
-        MessageRefused: the message has no head.
+        MessageRefused: the message is too short to have a head and a signature.
     """
     if len(message) < OVERHEAD_BYTES:
         raise MessageRefused("a message is too short")

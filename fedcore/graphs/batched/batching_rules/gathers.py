@@ -198,7 +198,7 @@ def scatter_nd_rule(
         raise NoBatchingRule("ScatterNd", "its shape is not known")
     axis, entries_per_row = evaluation.batch_axis(node, known_shape)
     sizes = ops.constant(known_shape.at_padded_size)
-    if axis is not None and axis < evaluation.shape(indices)[-1]:
+    if axis is not None and axis < evaluation.shape(indices)[-1]:  # index vectors name rows of the batch
         result_axes = BatchedValue(None, True, axis, entries_per_row)
         indices = _within_own_rows(evaluation, result_axes, indices, axis)
     operands = [per_client(evaluation, indices), per_client(evaluation, updates, masked=True), sizes]
@@ -217,7 +217,7 @@ def tensor_scatter_rule(
     """
     if node.op == "TensorScatterUpdate" and updates.padded_axis is not None:
         raise NoBatchingRule(node.op, "it would write padded rows")
-    if x.padded_axis is not None and x.padded_axis < evaluation.shape(indices)[-1]:
+    if x.padded_axis is not None and x.padded_axis < evaluation.shape(indices)[-1]:  # index vectors name rows
         indices = _within_own_rows(evaluation, x, indices, x.padded_axis)
     operands = [
         per_client(evaluation, x),

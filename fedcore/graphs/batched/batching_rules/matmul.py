@@ -335,10 +335,13 @@ def _first_columns(rows: Value, count: int | Value | None) -> Value:
 
 @batching_rule("FFT", "IFFT", "RFFT", "IRFFT")
 def fourier_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, *length: BatchedValue) -> BatchedValue:
-    """A transform for each client: the kernel takes several rows into one register, and so rounds them as one does not.
+    """A transform of each client's rows by an operation of its own.
+
+    The kernel computes several rows in one vector register, and rounds them otherwise than a single row. In one
+    operation for all clients, a client's bits would depend on the rows beside its own.
 
     Args:
-        length: of the real rows; constant.
+        length: the operand `fft_length` of RFFT and IRFFT, a constant; empty for the others.
     Raises:
         NoBatchingRule: the batch is transformed.
     """

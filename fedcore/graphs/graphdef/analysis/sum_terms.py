@@ -12,6 +12,7 @@ from fedcore.graphs.graphdef.form.captured_graph import SourceGraph, captured_gr
 
 _ADDITIONS = ("Add", "AddV2", "AddN")
 _FEWEST = 1000
+"""Terms that a sum may have whatever the number of nodes."""
 
 
 def sums_explode(graph: SourceGraph, data: bytes) -> bool:
@@ -26,6 +27,10 @@ def sums_explode(graph: SourceGraph, data: bytes) -> bool:
 
 
 def _explodes(region: Region) -> bool:
+    """Whether the optimiser would make an AddN of too many terms from the additions of a region.
+
+    It collects an addition into another one only if nothing else reads its sum: all uses are reads of that node.
+    """
     terms: dict[Value, int] = {}
     for node in region.nodes:
         if node.op in _ADDITIONS or node.op == "Identity":

@@ -154,6 +154,10 @@ class _Conversion:
     _named: dict[Symbol, Region] = attrs.field(init=False, factory=dict)
 
     def convert(self) -> CapturedGraph:
+        """Converts the graph: Placeholders become arguments, nodes named `ret0`, `ret1`, … results, others nodes.
+
+        A canonical graph passes each result through an Identity, which is left out.
+        """
         graph_def = graph_pb2.GraphDef.FromString(self.data)
         self._functions = {f.signature.name: f for f in graph_def.library.function}
         block, arguments, results = Block(), dict[str, Value](), list[node_def_pb2.NodeDef]()
@@ -162,7 +166,8 @@ class _Conversion:
                 arguments[node.name] = block.argument(node.attr["dtype"].type, self._closed(node.attr["shape"].shape))
             elif node.name.startswith("ret"):
                 results.append(node)
-        tensors = {n.name: n.input[0] if n.op == "Identity" else n.name for n in results}  # other graphs: any operation
+        # A graph that is not canonical may have any operation as a result, which then stays a node.
+        tensors = {n.name: n.input[0] if n.op == "Identity" else n.name for n in results}
         nodes = [n for n in graph_def.node if n.name not in arguments and tensors.get(n.name, n.name) == n.name]
         main = block.region(self._add_nodes(block, nodes, arguments, tensors.values()))
         names_of_symbols = {symbol: name for name, symbol in self._symbols.items()}

@@ -74,11 +74,11 @@ class _Attributes(dict):
 
 
 def _rewrite(run: Callable[[Region], Region], nodes: Nodes, function: function_pb2.FunctionDef | None = None) -> bool:
-    """Runs a pass on a body, and returns whether it changed anything.
+    """Runs a pass on a body, replaces the body in place, and returns whether the pass changed anything.
 
     Args:
         nodes: of the body.
-        function: whose body it is; None: the graph's own.
+        function: whose body it is; its results are updated too. None: the graph's own body.
     """
     region = _read(nodes, function)
     result = run(region)
@@ -91,7 +91,7 @@ def _rewrite(run: Callable[[Region], Region], nodes: Nodes, function: function_p
     nodes.extend(definitions)
     if function is not None:
         returned = [names[v] for v in result.results]
-        controls = returned[len(function.signature.output_arg) :]
+        controls = returned[len(function.signature.output_arg) :]  # `_read` puts control outputs behind the results
         function.ret.update(zip([o.name for o in function.signature.output_arg], returned, strict=False))
         pairs = zip(function.signature.control_output, controls, strict=False)
         function.control_ret.update({key: name.split(":")[0] for key, name in pairs})
@@ -99,6 +99,7 @@ def _rewrite(run: Callable[[Region], Region], nodes: Nodes, function: function_p
 
 
 def _arguments(function: function_pb2.FunctionDef | None) -> list:
+    """The arguments of a body; the graph's own body has none, since its Placeholders stay nodes."""
     return [] if function is None else list(function.signature.input_arg)
 
 

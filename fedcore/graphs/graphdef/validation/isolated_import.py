@@ -66,6 +66,14 @@ def check_in_child(module: Module, *, trusted: bool) -> None:
 
 
 def _raise_if_failed(code: int | None, lines: list[list[str]]) -> None:
+    """Raises unless the child has imported all graphs.
+
+    Args:
+        code: exit code of the child, negative for a signal; None if it was ended after its time.
+        lines: pairs of a kind and a text, as the child wrote them.
+    Raises:
+        FedcoreError: the child refused a graph, crashed, or exceeded its time; names the operation if it is known.
+    """
     kind, text = lines[-1] if lines else ("", "")
     if code == 0 and kind == _OK:
         return
@@ -100,6 +108,14 @@ def main() -> None:
 
 
 def _limit(more_bytes: int, seconds: int) -> None:
+    """Limits the address space and the CPU time of this process, and lets it write no core dump.
+
+    A lower limit that the process has already stays.
+
+    Args:
+        more_bytes: address space beyond the pages that are in use now.
+        seconds: CPU time.
+    """
     import resource
 
     with open("/proc/self/statm") as file:
@@ -112,5 +128,6 @@ def _limit(more_bytes: int, seconds: int) -> None:
 
 
 def _say(kind: str, text: str) -> None:
+    """Writes a line to the parent at once, so that the parent has it if this process crashes."""
     sys.stdout.write(json.dumps([kind, text]) + "\n")
     sys.stdout.flush()
