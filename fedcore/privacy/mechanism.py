@@ -67,7 +67,8 @@ def private_state_path(process: IterativeProcess) -> list[str]:
     how_many = "no aggregation" if not paths else f"{len(paths)} aggregations, {' and '.join(map('.'.join, paths))},"
     raise TypeMismatch(
         f"the state of the process holds {how_many} with noise; a ledger follows one, which "
-        "fc.aggregators.DifferentiallyPrivateFactory or DistributedDiscreteGaussianFactory makes"
+        "fc.aggregators.DifferentiallyPrivateFactory or DistributedDiscreteGaussianFactory makes; "
+        "fc.privacy.example_epsilon has the epsilon of build_dp_sgd"
     )
 
 

@@ -488,3 +488,6 @@ def test_a_directory_without_a_training(project, fedcore):
     assert "has no config.json: it is no directory that fedcore train wrote" in fedcore("show", ".", code=1)
     (project / "runs").mkdir()
     assert fedcore("list") == "runs has no trainings\n"
+    (project / "runs/mine").mkdir(parents=True)
+    (project / "runs/mine/run_state.json").write_text("{}")
+    assert fedcore("list") == "runs has no trainings; those of programs.train have metrics.csv\n"

@@ -50,7 +50,8 @@ def try_(directory: Path, rounds: int) -> None:
 
 def _print_log(site: str, lines: list[dict]) -> None:
     ran = [line for line in lines if line["what"] == "ran"]
-    click.echo(f"{site}: {len(ran)} runs, {sum(line['bits'] for line in ran)} bits left")
+    masks = " before masks" if any(line["masked"] for line in ran) else ""
+    click.echo(f"{site}: {len(ran)} runs, sent {sum(line['bits'] for line in ran)} bits{masks}")
     for sent in dict.fromkeys(tuple(line["sent"]) for line in ran):
         click.echo("  in masked sums: " if all(line["masked"] for line in ran) else "  ", nl=False)
         click.echo(", ".join(sent))

@@ -60,6 +60,7 @@ def list_runs(
     from fedcore.cli.runs import CONFIGURATION, read_run
     from fedcore.errors import FedcoreError
     from fedcore.ir.regular_files import check_inside
+    from fedcore.program.run_directory import RUN_STATE
 
     target = None if target_text is None else _read_target(target_text)
     if target is not None or path is not None:  # these need TensorFlow, which a list alone does not
@@ -82,7 +83,8 @@ def list_runs(
     elif runs:
         print_runs(runs, target)
     elif not damaged:
-        click.echo(f"{directory} has no trainings")
+        others = any(directory.glob(f"*/{RUN_STATE}"))
+        click.echo(f"{directory} has no trainings" + ("; those of programs.train have metrics.csv" if others else ""))
     if path is not None and runs:
         groups = group_runs([run for run in runs if run.rows])
         timed = over == "seconds"

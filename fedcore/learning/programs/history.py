@@ -60,8 +60,10 @@ class History:
         """The names of the metrics, in the order in which they first appeared."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
-    def __getitem__(self, name: str) -> list:
-        """A metric in all rows that have it."""
+    def __getitem__(self, name: str | int) -> Any:
+        """A metric in all rows that have it, a list; or, by a number, a row."""
+        if isinstance(name, int):
+            return self.rows[name]
         values = [row[name] for row in self.rows if name in row]
         if not values and name not in self.names:
             raise NotFound(f"the history has no {name}; it has {', '.join(self.names) or 'no rows'}")
@@ -78,14 +80,15 @@ class History:
         return f"<History of {len(self)} rounds, last {last}>"
 
     def to_pandas(self) -> Any:
-        """A `pandas.DataFrame` with a row for each round, its index, and the column `seconds` at the end.
+        """A `pandas.DataFrame` with a row for each round, which is its index and a column, and `seconds` at the end.
 
         Raises:
             InvalidValue: pandas is not installed.
         """
         pandas = optional_package("pandas", "History.to_pandas", extra="pandas")
         rows = [{**row, "seconds": s} for row, s in zip(self.rows, self.seconds, strict=True)]
-        return pandas.DataFrame(rows, columns=[*(self.names or ["round"]), "seconds"]).set_index("round")
+        table = pandas.DataFrame(rows, columns=[*(self.names or ["round"]), "seconds"])
+        return table.set_index(table["round"].to_numpy())
 
     def rounds_to(self, metric: str, target: float, mode: str = "auto") -> int | None:
         """The number of the first round in which a metric was as good as a target; None where it never was.

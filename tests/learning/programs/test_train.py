@@ -549,8 +549,10 @@ def test_the_history_as_a_table(process, data):
     pytest.importorskip("pandas")
     history = train(process, data, 3)
     table = history.to_pandas()
-    assert table.index.name == "round"
+    assert table.index.tolist() == table["round"].tolist() == [1, 2, 3]
     assert table["loss"].tolist() == history["loss"]
+    assert table.index.name is None
+    assert history[-1] == history.rows[-1]
     assert table.columns[-1] == "seconds"
     assert programs.History().to_pandas().empty
 
