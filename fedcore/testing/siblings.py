@@ -140,7 +140,7 @@ def _changed(
                     change(node, inputs, attributes)
             outputs = ops.add_node(node.op, inputs, attributes)
             if _has_more_axes(inputs, node.inputs) and not _has_more_axes(outputs, node.outputs):
-                raise FedcoreError(f"{node.op} does not broadcast")  # its kernel may take another shape than it declares
+                raise FedcoreError(f"{node.op} does not broadcast")  # kernels take more than is declared
             values.update(zip(node.outputs, outputs, strict=True))
     return block.region([values[v] for v in region.results])
 
