@@ -38,8 +38,8 @@ class History:
     Args:
         rows: the rows, in the order of their rounds. Default: none.
         seconds: how long each round took, with its evaluation and without the plans and executables that it made, which
-            equal programs share: the first of several trainings would look the slowest. Not among the rows, which are
-            equal in equal runs.
+            equal programs share: the first of several trainings would look the slowest. Some tenths of a second of what
+            TensorFlow does once stay in it. Not among the rows, which are equal in equal runs.
     Raises:
         NotFound: `history[name]`: no row has such a metric.
     Example:
