@@ -30,7 +30,7 @@ MANY = 300
 """Clients, and rounds, that a count of 8 bits does not hold, signed or not."""
 
 WEIGHT_SCALES = (1, 1 / 32, 97)
-"""Of the weights in each round with a meaning: some sum up to less than 1, others need more than 8 bits."""
+"""Factors of the weights, by round with a meaning: some sum up to less than 1, others need more than 8 bits."""
 
 
 def check_aggregator(

@@ -196,8 +196,8 @@ def _check_finite(coding: _Coding, value: np.ndarray) -> None:
             decoded = coding.decoded(other, 0)
             if not np.isfinite(np.asarray(decoded, np.complex128)).all():
                 law = "a finite value decodes to a finite one"
-                after = "" if other is like else f" after a round of {brief(like)}"
-                raise LawBroken(law, f"{brief(other)} is decoded as {brief(decoded)}{after}")
+                earlier_round = "" if other is like else f" after a round of {brief(like)}"
+                raise LawBroken(law, f"{brief(other)} is decoded as {brief(decoded)}{earlier_round}")
             coding.update(like)
 
 

@@ -224,7 +224,9 @@ def sum_of_powers(value, power):
 
 
 def sum_of_products(value, *, power):
-    product = lambda x: functools.reduce(fc.generic_multiply, [x] * int(power)) if int(power) > 0 else x  # noqa: E731
+    def product(x):
+        return functools.reduce(fc.generic_multiply, [x] * int(power)) if int(power) > 0 else x
+
     return fc.federated_sum(fc.federated_map(product, value))
 
 

@@ -103,12 +103,12 @@ def _handles_in_functions(graph: tf.Graph, paths: dict[int, str]) -> Iterator[tu
     Args:
         paths: by the identity of a handle outside of the graph.
     """
-    known = dict(paths)  # and by that of an argument that is the handle in a function
+    paths_by_handle = dict(paths)  # also by the identity of an argument that is the handle in a function
     for body in (graph, *private_api.functions_of(graph).values()):
         for outer, inner in body.captures:
-            path = known.get(id(outer))
+            path = paths_by_handle.get(id(outer))
             if path is not None:
-                known[id(inner)] = path
+                paths_by_handle[id(inner)] = path
                 yield inner, path
 
 

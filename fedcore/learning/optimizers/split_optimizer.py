@@ -74,13 +74,13 @@ class SplitOptimizer(Optimizer):
         steps = [
             share.optimizer.next(own, share.of(weights), share.of(gradients)) for share, own in self._states(state)
         ]
-        return {**state, "optimizers": tuple(own for own, _ in steps)}, self._joined(weights, [w for _, w in steps])
+        return {**state, "optimizers": tuple(own for own, _ in steps)}, self._merge(weights, [w for _, w in steps])
 
     def final_weights(self, state: dict, weights: TensorStructure) -> TensorStructure:
         final = [share.optimizer.final_weights(own, share.of(weights)) for share, own in self._states(state)]
-        return self._joined(weights, final)
+        return self._merge(weights, final)
 
-    def _joined(self, like: TensorStructure, parts: Sequence[tuple]) -> TensorStructure:
+    def _merge(self, like: TensorStructure, parts: Sequence[tuple]) -> TensorStructure:
         """The weights of all shares in the order of all."""
         places = (place for share in self.shares for place in share.places)
         by_place = dict(zip(places, (w for part in parts for w in part), strict=True))
