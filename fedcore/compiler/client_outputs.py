@@ -33,9 +33,10 @@ class ClientOutput:
         secure: the range of the integers that are masked; `OPEN` for a tensor that leaves as it is.
         depends: it depends on the client's data.
         draws: it depends on random numbers that the client's stage draws.
-        bits: the size; None if the type leaves it open.
+        bits: the size; None if the type leaves it open, the most of a tensor that crosses in rows (`Crossing`).
         is_added: a leaf of the merged partial depends on it.
         grows: the partial that holds it has more rows with each client: the server gets the tensor itself.
+        in_rows: its non-zero rows leave where these are fewer bits.
     """
 
     label: str
@@ -48,6 +49,7 @@ class ClientOutput:
     bits: int | None
     is_added: bool = True
     grows: bool = False
+    in_rows: bool = False
 
     @property
     def name(self) -> str:
@@ -132,6 +134,7 @@ class ClientOutputs:
                 sent.bits,
                 (sent.value, leaf) in added,
                 added.get((sent.value, leaf), False),
+                sent.in_rows,
             )
 
     def _added(self, flow: StageFlow) -> dict[tuple[str, int], bool]:

@@ -327,13 +327,16 @@ class Policy:
             raise Refusal("bits_per_day", f"{runs.bits} bits have left this day, and {bits} more would")
 
     def planned_bits(self, plan: Module, stage: ClientStageOf, *, masked: bool) -> int:
-        """The bits that leave with a run, as far as types fix them."""
+        """The bits that leave with a run at most, as far as types fix them."""
         return sum(o.bits or 0 for o in ClientOutputs.cached(plan).of(stage.work.operation, masked=masked))
 
     def count_bits(self, plan: Module, stage: ClientStageOf, result: SliceResult, *, masked: bool) -> int:
         """The bits that leave with a result."""
-        measured = 0 if masked else sum(int(size) for sizes in result.sent_bits.values() for size in sizes)
-        return self.planned_bits(plan, stage, masked=masked) + measured
+        if masked:
+            return self.planned_bits(plan, stage, masked=True)
+        outputs = ClientOutputs.cached(plan).of(stage.work.operation, masked=False)
+        measured = sum(int(size) for sizes in result.sent_bits.values() for size in sizes)
+        return sum(o.bits or 0 for o in outputs if not o.in_rows) + measured
 
     def check_sent(self, bits: int, log: SiteLog, planned_bits: int) -> None:
         """Checks the size of a result before it leaves.

@@ -412,9 +412,9 @@ class Site:
             vector, partial = masking.leaves.vector(partial), masking.leaves.without(partial)
         sent_type = stage.partial_type if masked else stage.sent_type
         if sent_type is not None:
-            ranges = () if masked else stage.sent_ranges
-            arrays = to_arrays(partial, sent_type, "p", ranges)
-            from_arrays(arrays, sent_type, "p", ranges)  # a graph may give other shapes than its type says
+            ranges, table_rows = ((), 0) if masked else (stage.sent_ranges, stage.work.table_rows)
+            arrays = to_arrays(partial, sent_type, "p", ranges, table_rows)
+            from_arrays(arrays, sent_type, "p", ranges, table_rows)  # a graph may give other shapes than its type says
             reply |= arrays
         if masking is not None:
             for leaf in masking.leaves.zeros():

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from fedcore.intrinsics.planned import fold_of
-from fedcore.intrinsics.sent_values import path_of, sent_bits, sent_by
+from fedcore.intrinsics.sent_values import crosses_in_rows, path_of, sent_bits, sent_by, table_rows_of
 from fedcore.ir import Constant, Function, Module, Operation
 from fedcore.ir.module import Graph
 from fedcore.ir.value_names import ValueNames
@@ -28,6 +28,7 @@ class Crossing:
         clients: how many clients receive or send the tensor; dropped clients send nothing.
         bits: size over all clients; None in a plan whose types leave the size open.
         constant: the literal that is sent, if it is sent once.
+        in_rows: the non-zero rows of the tensor cross where these are fewer bits. In a plan, `bits` is the most.
     """
 
     op: str
@@ -37,6 +38,7 @@ class Crossing:
     clients: int
     bits: int | None
     constant: Constant | None = attrs.field(default=None, repr=False)
+    in_rows: bool = attrs.field(default=False, repr=False)
 
 
 def crossings(plan: Module) -> list[Crossing]:
@@ -56,7 +58,7 @@ def crossings(plan: Module) -> list[Crossing]:
                     entries.append(Crossing(op.name, op.kind, tensor, leaf, 1, size_bits(leaf), next(constants)))
         elif op.kind == "merge":
             for sent in sent_tensors(plan, fold_of(op, by_name)):
-                entries.append(Crossing(op.name, op.kind, sent.tensor, sent.type, 1, sent.bits))
+                entries.append(Crossing(op.name, op.kind, sent.tensor, sent.type, 1, sent.bits, in_rows=sent.in_rows))
     return entries
 
 
@@ -70,6 +72,7 @@ class SentTensor:
         label: its name, by numbers of elements where `tensor` has the plan's names of these, which no digest covers.
         tensor: as of a `Crossing`.
         secure: as of a `Sent`.
+        in_rows: as of a `Crossing`; `bits` is the most.
     """
 
     value: str
@@ -78,6 +81,7 @@ class SentTensor:
     tensor: str
     type: Type
     secure: str
+    in_rows: bool = False
 
     @property
     def bits(self) -> int | None:
@@ -88,13 +92,15 @@ class SentTensor:
 def sent_tensors(plan: Module, fold: Operation) -> list[SentTensor]:
     """The tensors that a client of a fold sends, in the order in which they cross."""
     stage, tensors = plan.function(fold.operands[1].name), list[SentTensor]()
+    table_rows = table_rows_of(stage)
     for name, value in sent_by(plan, fold).items():
         is_unnamed = _UNNAMED.match(value.label)
         origins = _origins(plan, stage, name) if is_unnamed else itertools.repeat(None)
         for number, ((path, leaf), origin) in enumerate(zip(leaves(value.type), origins, strict=False)):
             label = join_path(value.label, path) if origin is None else origin
             tensor = _with_element_names(plan, label) if origin is None else origin
-            tensors.append(SentTensor(name, number, label, tensor, leaf, value.secure))
+            in_rows = crosses_in_rows(leaf, table_rows)
+            tensors.append(SentTensor(name, number, label, tensor, leaf, value.secure, in_rows))
     return tensors
 
 

@@ -119,6 +119,8 @@ def _merge_typing(types: Sequence[Type], attributes: Attributes) -> Type:
 def merge(join: BinaryFunction, partials: list[NumpyValue], *, secure: tuple[str, ...] = ()) -> NumpyValue:
     """Joins the partials of blocks in a binary tree over block indices; `bits` is the size that one client sends.
 
+    It is the most that a client sends where its stage has `table_rows`; see `crosses_in_rows`.
+
     `secure` marks the leaves of the partial that cross in secure sums, each by the range of the clients' integers; the
     other leaves have the entry "".
     """

@@ -48,6 +48,28 @@ def sent_bits(leaf: Type, secure: str) -> int | None:
     return size // (8 * dtype.itemsize) * SecureRange.parse(secure).bits(dtype)
 
 
+def table_rows_of(stage: Function) -> int:
+    """Rows of the smallest table of which a client stage keeps the changed rows; 0 if it keeps none."""
+    return int(stage.attributes.get("table_rows", 0))
+
+
+def crosses_in_rows(leaf: Type, table_rows: int) -> bool:
+    """Whether a leaf that a client sends crosses as the numbers and entries of its non-zero rows where these are fewer
+    bits than all rows: a float32 table of at least `table_rows` rows.
+
+    Args:
+        table_rows: of the client's stage, see `table_rows_of`.
+    """
+    if not table_rows or not isinstance(leaf, TensorType) or leaf.dtype.name != "float32" or leaf.rank != 2:
+        return False
+    return leaf.size_bits is not None and (leaf.sizes[0] or 0) >= table_rows
+
+
+def row_bits(table: TensorType) -> int:
+    """The bits of a row and its number, an int32."""
+    return 32 + 32 * (table.sizes[1] or 0)
+
+
 @attrs.frozen
 class ClientCut:
     """The cut of a client stage.

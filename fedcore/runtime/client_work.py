@@ -58,7 +58,7 @@ class ClientWork:
         operation: name of the plan's operation that runs the stage.
         merge: name of the plan's operation that merges the partials.
         secure: the attribute `secure` of that operation; empty if no leaf of the partial crosses in a secure sum.
-        measured: names of the stage's values that clients send and whose types leave the size open.
+        measured: names of the stage's values that clients send and whose size is measured, see `measured_leaves`.
         counted: if the stage takes no client value, a client value of the call, which gives the number of clients.
         count: number of the call's clients, as far as it is known.
         without_rules: layouts for which a batching rule turned out to be missing; see `FittingSlices`.
@@ -137,7 +137,7 @@ class ClientWork:
     @functools.cached_property
     def table_rows(self) -> int:
         """Rows of the smallest table whose changed rows local training keeps; 0 if it keeps none."""
-        return int(self.plan.get("table_rows", 0))
+        return self.client_stage.table_rows
 
     @functools.cached_property
     def low_rank(self) -> int:
@@ -371,8 +371,7 @@ class SliceResult:
     Args:
         partial: partial of the slice's clients; None if the stage has no fold.
         kept: client index -> the value that the stage returns for this client.
-        sent_bits: client index -> sizes in bits of the values that the client sends and whose types leave the size
-            open, int64 [n].
+        sent_bits: client index -> sizes in bits of what the client sends of `ClientWork.measured`, int64 [n].
         place: name of the place that computed the slice, if the executor has several; it replaces the executor's name
             in reports. None if the report has the places already.
     """

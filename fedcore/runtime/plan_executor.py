@@ -12,7 +12,7 @@ from fedcore.errors import TypeMismatch
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.stages.realize import Realized, pack, realize_stage
 from fedcore.graphs.tensors.identity_cache import IdentityCache
-from fedcore.graphs.tensors.sizes import measured_bits, unsized_leaves
+from fedcore.graphs.tensors.sizes import measured_bits, measured_leaves
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.intrinsics.planned import fold_of, split_operands
 from fedcore.intrinsics.sent_values import sent_by
@@ -288,7 +288,7 @@ def _facts(module: Module) -> _Facts:
     measured = [
         op.name
         for op in main.operations
-        if op.kind == "broadcast" and op.attributes.get("bits") != 0 and unsized_leaves(member_of(op.type))
+        if op.kind == "broadcast" and op.attributes.get("bits") != 0 and measured_leaves(member_of(op.type))
     ]
     struct_stages = [f.name for f in module.functions if _has_only_struct_operations(f)]
     return _Facts(numbers, broadcasts, frozenset(measured), frozenset(struct_stages), works, types)
@@ -308,7 +308,7 @@ def _work(
         "keeps": stage.keeps,
         "merge": None if merge is None else merge.name,
         "secure": () if merge is None else merge.attributes.get("secure", ()),
-        "measured": tuple(name for name, value in sent.items() if unsized_leaves(value.type)),
+        "measured": tuple(name for name, value in sent.items() if measured_leaves(value.type, stage.table_rows)),
     }
 
 

@@ -16,12 +16,13 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.appended_rows import AppendedRows, appended_rows, without_appends
-from fedcore.graphs.batched.batched_value import NoBatchingRule, broadcast_to_clients
+from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, broadcast_to_clients
+from fedcore.graphs.batched.changed_rows import ChangedRows
 from fedcore.graphs.batched.client_contribution import Factors, Tensors
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.stages.client_stage import ClientStage
-from fedcore.graphs.tensors.sizes import bits_of, unsized_leaves
+from fedcore.graphs.tensors.sizes import bits_of_rows, measured_leaves, measured_size
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten
 from fedcore.ir.module import Operation, Ref, Symbol
@@ -184,9 +185,17 @@ class StageParts:
         values = [flatten(scope[name])[i] for name, i in self._row_sources]
         values += [] if self.kept_name is None else flatten(scope[self.kept_name])
         sizes = [
-            ops.reshape(bits_of(broadcast_to_clients(flatten(scope[name])[i], width), types[i][1]), [width])
+            ops.reshape(_measured_size(flatten(scope[name])[i], types[i][1], width), [width])
             for name in self.stage.measured
             for types in [leaves(self.types[name])]
-            for i in unsized_leaves(self.types[name])
+            for i in measured_leaves(self.types[name], self.stage.table_rows)
         ]
         return [*(broadcast_to_clients(value, width) for value in values), *([ops.stack(sizes, 1)] if sizes else [])]
+
+
+def _measured_size(value: BatchedValue, type_: Type, width: int) -> Value:
+    """The size in bits of a measured leaf of each client of a group."""
+    form = value.low_rank
+    if isinstance(form, ChangedRows) and form.base is None:
+        return bits_of_rows(ops.equal(form.factors[0][1], 0), type_)  # as a dense table it has no -0.0
+    return measured_size(broadcast_to_clients(value, width), type_)

@@ -12,10 +12,11 @@ import attrs
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.tensors.sizes import measured_bits, unsized_leaves
+from fedcore.graphs.tensors.sizes import measured_bits, measured_leaves
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
 from fedcore.graphs.tensors.values import unflatten
+from fedcore.intrinsics.sent_values import table_rows_of
 from fedcore.ir.interpret import Interpreter
 from fedcore.ir.module import Function, Module, Operation, Parameter, Symbol
 from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
@@ -104,10 +105,15 @@ class ClientStage:
         return type_.types[1]
 
     @functools.cached_property
+    def table_rows(self) -> int:
+        """Rows of the smallest table whose changed rows local training keeps; 0 if it keeps none."""
+        return table_rows_of(self.function)
+
+    @functools.cached_property
     def sizes(self) -> int:
         """Number of measured leaves."""
         types = self.function.types()
-        return sum(len(unsized_leaves(types[name])) for name in self.measured)
+        return sum(len(measured_leaves(types[name], self.table_rows)) for name in self.measured)
 
     def result_type(self, clients: int) -> StructType:
         """<partial, kept values, bits, factors>: the result of a call; its parts are empty if the stage has none.
@@ -142,7 +148,7 @@ class ClientStage:
         Args:
             values, types: of the stage's names, for one client.
         """
-        return [size for name in self.measured for size in measured_bits(values[name], types[name])]
+        return [size for name in self.measured for size in measured_bits(values[name], types[name], self.table_rows)]
 
     def run_client(self, run: Interpreter, partial: Any, arguments: list, seed: tf.Tensor) -> tuple[Any, Any, list]:
         """(partial with the client, kept value, sizes of measured leaves in bits); None for what the stage has not.

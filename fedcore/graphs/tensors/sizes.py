@@ -1,4 +1,5 @@
-"""Sizes in bits of values whose types do not determine them: strings, codes, sequences and unknown dimensions.
+"""Sizes in bits of values whose types do not determine them: strings, codes, sequences, unknown dimensions, and tables
+that cross as their non-zero rows.
 
 A client's value is measured in the graph that folds it: repeated calls count once, dropped clients not at all.
 """
@@ -9,18 +10,46 @@ import tensorflow as tf
 
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.tensors.values import Nested, flatten
+from fedcore.intrinsics.sent_values import crosses_in_rows, row_bits
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
 
-def unsized_leaves(type_: Type) -> list[int]:
-    """The positions of the leaves whose types determine no size."""
-    return [i for i, (_, leaf) in enumerate(leaves(type_)) if getattr(leaf, "size_bits", None) is None]
+def measured_leaves(type_: Type, table_rows: int = 0) -> list[int]:
+    """The positions of the leaves whose sizes are measured.
+
+    Args:
+        table_rows: of the stage that sends the value, see `crosses_in_rows`; 0 for other values.
+    """
+    return [
+        i
+        for i, (_, leaf) in enumerate(leaves(type_))
+        if getattr(leaf, "size_bits", None) is None or crosses_in_rows(leaf, table_rows)
+    ]
 
 
-def measured_bits(value: Nested, type_: Type) -> list[tf.Tensor]:
-    """The sizes in bits of the leaves without a static size: int64 scalars, also inside a graph."""
+def measured_bits(value: Nested, type_: Type, table_rows: int = 0) -> list[tf.Tensor]:
+    """The sizes in bits of the measured leaves: int64 scalars, also inside a graph."""
     parts, types = flatten(value), leaves(type_)
-    return [bits_of(parts[i], types[i][1]) for i in unsized_leaves(type_)]
+    return [measured_size(parts[i], types[i][1]) for i in measured_leaves(type_, table_rows)]
+
+
+def measured_size(leaf: Any, type_: Type) -> tf.Tensor:
+    """The size in bits of a measured leaf; of a table or of codes with a client axis, int64 [clients]."""
+    if getattr(type_, "size_bits", None) is None:
+        return bits_of(leaf, type_)
+    return bits_of_rows(ops.equal(ops.operation("Bitcast", leaf, type=tf.int32), 0), type_)  # -0.0 has a bit
+
+
+def bits_of_rows(is_zero: tf.Tensor, type_: Type) -> tf.Tensor:
+    """The size in bits of tables that cross in rows, int64 [...].
+
+    Args:
+        is_zero: bool [..., r, m], of the entries of all rows that may be non-zero.
+        type_: of a table.
+    """
+    assert isinstance(type_, TensorType)
+    count = ops.reduce_sum(ops.cast(~ops.reduce_all(is_zero, -1), tf.int64), -1)
+    return ops.minimum(count * row_bits(type_), type_.size_bits or 0)
 
 
 def bits_of(leaf: Any, type_: Type) -> tf.Tensor:

@@ -300,8 +300,10 @@ class _Stage:
         type_ = stage.sent_type if self.sums is None else stage.partial_type
         if type_ is None:
             return None
-        zeros = {} if self.sums is None else {f"p{number}": array for number, array in self.sums.zeros.items()}
-        return from_arrays({**reply.arrays, **zeros}, type_, "p", stage.sent_ranges if self.sums is None else ())
+        if self.sums is None:
+            return from_arrays(reply.arrays, type_, "p", stage.sent_ranges, self._work.table_rows)
+        zeros = {f"p{number}": array for number, array in self.sums.zeros.items()}
+        return from_arrays({**reply.arrays, **zeros}, type_, "p")
 
     def site_of(self, client: Any) -> str:
         """The site of a client; values that this process has, such as a first state, travel with the request."""

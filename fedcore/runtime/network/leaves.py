@@ -1,4 +1,13 @@
-"""Tensors of a type as named arrays of a message, and back."""
+"""Tensors of a type as named arrays of a message, and back.
+
+A table of which a client changes few rows (`crosses_in_rows`) is two arrays where these are smaller:
+
+    p3.rows   int32 [r]         the numbers of the rows with a bit that is not 0, in order
+    p3        float32 [r, m]    these rows
+
+A reader sees which rows the client has changed, as it does in the whole table; the size of a message tells their number
+to those who see it pass. What masks hide crosses whole.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,6 +18,7 @@ import numpy as np
 from fedcore.errors import FedcoreError
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.intrinsics.secure_ranges import OPEN, SecureRange
+from fedcore.intrinsics.sent_values import crosses_in_rows, row_bits
 from fedcore.runtime.network.messages import MAX_INDEX, MalformedMessage
 from fedcore.types import TensorType, Type, leaves
 
@@ -21,6 +31,9 @@ MAX_RANK = 8
 
 _PARTS_OF_TEXTS = ".ends", ".shape"
 """Behind the name of the array of bytes."""
+
+_ROWS = ".rows"
+"""Behind the name of the array of rows."""
 
 CHUNK = 1 << 16
 """Integers whose bits are packed at once: whole bytes of them."""
@@ -35,12 +48,15 @@ def array_names(type_: Type, prefix: str) -> set[str]:
     return names
 
 
-def to_arrays(value: Any, type_: Type, prefix: str, ranges: Sequence[str] = ()) -> dict[str, np.ndarray]:
+def to_arrays(
+    value: Any, type_: Type, prefix: str, ranges: Sequence[str] = (), table_rows: int = 0
+) -> dict[str, np.ndarray]:
     """The arrays of a nested tuple of tensors, named by a prefix and the number of the leaf.
 
     Args:
         ranges: of the integers of each leaf, as of a `Sent`: they cross in the bits of their range. Default: no leaf
             has one.
+        table_rows: of the stage that computes the value, as of `crosses_in_rows`; 0 for values that cross whole.
     Raises:
         FedcoreError: a leaf is a sequence, which does not cross, or its integers are not in their range.
     """
@@ -60,6 +76,8 @@ def to_arrays(value: Any, type_: Type, prefix: str, ranges: Sequence[str] = ()) 
             if not range_.holds(array):
                 raise FedcoreError(f"a secure sum: a client's integers are not in the range {range_} of the plan")
             arrays[name] = _packed(array, range_.bits(leaf_type.dtype.numpy))
+        elif crosses_in_rows(leaf_type, table_rows) and (rows := _fewer_rows(array, leaf_type)) is not None:
+            arrays[name], arrays[f"{name}{_ROWS}"] = array[rows], rows
         elif array.dtype.name in _NUMPY:
             arrays[name] = array
         else:
@@ -67,9 +85,13 @@ def to_arrays(value: Any, type_: Type, prefix: str, ranges: Sequence[str] = ()) 
     return arrays
 
 
-def from_arrays(arrays: Mapping[str, np.ndarray], type_: Type, prefix: str, ranges: Sequence[str] = ()) -> Any:
+def from_arrays(
+    arrays: Mapping[str, np.ndarray], type_: Type, prefix: str, ranges: Sequence[str] = (), table_rows: int = 0
+) -> Any:
     """The nested tuple of numpy arrays that `to_arrays` named.
 
+    Args:
+        ranges, table_rows: as for `to_arrays`.
     Raises:
         MalformedMessage: an array is missing, or does not fit the type.
     """
@@ -79,7 +101,12 @@ def from_arrays(arrays: Mapping[str, np.ndarray], type_: Type, prefix: str, rang
         if not isinstance(leaf_type, TensorType) or name not in arrays:
             raise MalformedMessage(f"a message lacks the tensor {path or number} : {leaf_type}")
         range_ = _narrow_range(leaf_type, ranges, number)
-        value = _from_stored(arrays, name, leaf_type) if range_ is None else _unpacked(arrays[name], leaf_type, range_)
+        if range_ is not None:
+            value = _unpacked(arrays[name], leaf_type, range_)
+        elif f"{name}{_ROWS}" in arrays and crosses_in_rows(leaf_type, table_rows):
+            value = _from_rows(arrays[name], arrays[f"{name}{_ROWS}"], leaf_type)
+        else:
+            value = _from_stored(arrays, name, leaf_type)
         if not _fits(value.shape, leaf_type.shape):
             raise MalformedMessage(f"a message has {path or number} of shape {value.shape}; its type is {leaf_type}")
         values.append(value)
@@ -108,6 +135,33 @@ def _narrow_range(type_: TensorType, ranges: Sequence[str], number: int) -> Secu
         return None
     range_, dtype = SecureRange.parse(ranges[number]), type_.dtype.numpy
     return range_ if range_.bits(dtype) < 8 * dtype.itemsize else None
+
+
+def _fewer_rows(table: np.ndarray, type_: TensorType) -> np.ndarray | None:
+    """The numbers of the rows that a table crosses in; None if it is smaller whole, or is not of its type."""
+    if table.shape != type_.shape or table.dtype != np.float32:
+        return None
+    rows = np.flatnonzero(np.ascontiguousarray(table).view(np.int32).any(axis=1))  # -0.0 has a bit
+    return rows.astype(np.int32) if len(rows) * row_bits(type_) < (type_.size_bits or 0) else None
+
+
+def _from_rows(values: np.ndarray, rows: np.ndarray, type_: TensorType) -> np.ndarray:
+    """The table with the given rows.
+
+    Raises:
+        MalformedMessage: they are no rows of the type.
+    """
+    count, width = sizes = [size or 0 for size in type_.sizes]
+    if rows.dtype != np.int32 or rows.ndim != 1 or values.dtype != np.float32 or values.shape != (len(rows), width):
+        raise MalformedMessage(
+            f"a message has rows of {type_} as {values.dtype}{[*values.shape]}, with numbers {rows.dtype}"
+            f"{[*rows.shape]}; they are float32[r,{width}] and int32[r]"
+        )
+    if len(rows) and not (rows[0] >= 0 and rows[-1] < count and (rows[1:] > rows[:-1]).all()):
+        raise MalformedMessage(f"a message has rows of {type_} whose numbers do not rise within 0..{count - 1}")
+    table = np.zeros(sizes, np.float32)
+    table[rows] = values
+    return table
 
 
 def _packed(integers: np.ndarray, width: int) -> np.ndarray:

@@ -24,8 +24,9 @@ def meter(plan: Module, report: "Report", sent: set[str]) -> None:
     """
     measured = {name: iter(sizes) for name, sizes in report.measured.items()}
     for crossing in _crossings.get("crossings", [plan], lambda: crossings(plan)):
-        is_merge, is_measured = crossing.kind == "merge", crossing.bits is None
-        bits = next(measured[crossing.op], 0) if is_measured and crossing.op in measured else crossing.bits or 0
+        is_merge, is_measured = crossing.kind == "merge", crossing.bits is None or crossing.in_rows
+        is_measured = is_measured and crossing.op in measured
+        bits = next(measured[crossing.op], 0) if is_measured else crossing.bits or 0
         clients = report.clients - (len(report.dropped) if is_merge else 0)
         # The measured size of a merge is a sum over clients, since clients can send different sizes.
         total = bits if is_measured and is_merge else bits * clients
