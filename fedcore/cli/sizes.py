@@ -26,7 +26,7 @@ class Size:
         tensors: their number.
         entries: of all tensors.
         size_bytes: of all tensors; None where types leave a size open, as of what an encoder packs: the recording of a
-            call has its bits.
+            call has its bits, as it has those of tables that cross in rows.
     """
 
     where: str

@@ -425,14 +425,18 @@ class _Runs:
     """The runs of this day. A run that has started and has not ended has failed, and the server knows it."""
 
     def __init__(self, log: SiteLog) -> None:
-        started: dict[Any, int] = {}
-        ended: dict[Any, int] = {}
+        sizes: dict[Any, int] = {}  # of a run what it planned to send; if it has sent, that
+        ended = set()
         for line in log.today():
-            table, bits = (started, "planned_bits") if line["what"] == "started" else (ended, "bits")
-            table[line.get("number")] = int(line.get(bits) or 0)  # the log has no number beyond 64 bits
-        self.count = len(started)
-        self.failures = len(started.keys() - ended.keys())
-        self.bits = sum(max(bits, ended.get(number, 0)) for number, bits in started.items())
+            number, is_start = line.get("number"), line["what"] == "started"
+            bits = line.get("planned_bits" if is_start else "bits")  # the log has no number beyond 64 bits
+            if is_start or (bits is not None and number in sizes):
+                sizes[number] = int(bits or 0)
+            if not is_start:
+                ended.add(number)
+        self.count = len(sizes)
+        self.failures = len(sizes.keys() - ended)
+        self.bits = sum(sizes.values())
 
 
 def stage_line(plan: Module, stage: ClientStageOf) -> Location | None:

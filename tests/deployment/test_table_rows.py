@@ -1,13 +1,16 @@
 """Tables of which clients change few rows cross as these rows."""
 
+import functools
 import re
 
 import keras
 import numpy as np
 import pytest
-from direct_exchange import DirectExchange, open_sites_of
+from direct_exchange import DirectExchange, executor, open_sites_of
 
 import fedcore as fc
+from fedcore.deployment.policy import Policy
+from fedcore.deployment.site import Site
 from fedcore.deployment.site_cohorts import Sites
 from fedcore.deployment.site_data import Batches
 from fedcore.graphs.batched.changed_rows import LEAST_TABLE_BYTES
@@ -83,6 +86,7 @@ def examples() -> list[dict[str, np.ndarray]]:
     return [{"x": x, "y": rng.integers(0, CLASSES, len(x)).astype("i")} for x in words]
 
 
+@functools.cache
 def fed_avg():
     glorot = keras.initializers.GlorotUniform(seed=3)
 
@@ -109,6 +113,22 @@ class MeasuredExchange:
         reply = self.exchange.ask(site, payload, timeout_s, stop)
         self.sizes.append(len(reply))
         return reply
+
+
+def test_the_bits_of_a_day_are_those_of_the_rows_that_have_left(tmp_path):
+    (columns, *_), process = examples(), fed_avg()
+    exchange = open_sites_of(tmp_path, [columns], Batches(4))
+    (name,), most = exchange.sites, 32 * ROWS * WIDTH * 3 // 2  # the plan's bits of one run and a half
+    site = exchange.answering[name]
+    policy = Policy(aggregated=False, client_values=True, clients=1, bits_per_day=most)
+    exchange.answering[name] = Site(name, site._data, policy, site.log, None, executor())
+
+    with fc.use(fc.runtime.network(exchange), seed=5):
+        state = process.initialize()
+        for _ in range(2):
+            state = process.next(state, fc.deployment.sites(exchange, ELEMENT).cohort([name])).state
+
+    assert [line["planned_bits"] > most // 2 for line in site.log if line["what"] == "started"] == [True, True]
 
 
 def test_clients_send_the_rows_that_they_change(tmp_path):

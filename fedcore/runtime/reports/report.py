@@ -98,7 +98,7 @@ class Report(HtmlDisplay):
         graph_calls: kind -> number of graph calls: server stages (`server`), slices of clients (`blocks`), merges of
             partials (`merges`).
         crossings: the tensors that crossed between server and clients, with their bits over all clients.
-        measured: name of a broadcast or merge -> bits of each tensor whose type leaves the size open, as received by
+        measured: name of a broadcast or merge -> bits of each tensor whose size is not that of its type, as received by
             one client or as sent by all clients.
         secure_sums: what crossed for secure sums, if the runtime has a protocol for them. In `crossings` their tensors
             have the bits of plain sums.
