@@ -165,6 +165,22 @@ def test_the_bits_depend_neither_on_workers_nor_on_memory():
     assert same_bits(expected, found)
 
 
+def test_the_report_has_the_bits_of_the_rows_that_clients_change():
+    columns, sent = examples(), []
+    one_by_one = fc.runtime.local(workers_per_device=1)
+    whole = shared_runtime(low_rank=False)
+    with out_of_memory(one_by_one, "CPU:0", calls=range(2)) as failed:
+        for runtime in (shared_runtime(), one_by_one, whole):
+            with fc.use(runtime, seed=3):
+                process().next(process().initialize(), clients(columns))
+            crossings = fc.context.last_report().crossings
+            sent += [c.bits for c in crossings if c.kind == "merge" and c.type.shape == (ROWS, WIDTH)]
+    one_by_one.close()
+    assert failed
+    rows = sum(len(np.unique(words % ROWS)) for words, _ in columns)
+    assert sent == [32 * (WIDTH + 1) * rows] * 2 + [32 * WIDTH * ROWS * len(columns)]
+
+
 def test_a_memory_budget_counts_the_rows_that_clients_may_change():
     data = clients(examples([6] * 24))
     expected = two_rounds(process(), data)
