@@ -62,7 +62,7 @@ def crosses_in_rows(leaf: Type, table_rows: int) -> bool:
     """
     if not table_rows or not isinstance(leaf, TensorType) or leaf.dtype.name != "float32" or leaf.rank != 2:
         return False
-    return leaf.size_bits is not None and (leaf.sizes[0] or 0) >= table_rows
+    return leaf.size_bits is not None and table_rows <= (leaf.sizes[0] or 0) < 1 << 31
 
 
 def row_bits(table: TensorType) -> int:

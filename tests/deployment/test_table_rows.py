@@ -6,6 +6,7 @@ import re
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from direct_exchange import DirectExchange, executor, open_sites_of
 
 import fedcore as fc
@@ -14,6 +15,7 @@ from fedcore.deployment.site import Site
 from fedcore.deployment.site_cohorts import Sites
 from fedcore.deployment.site_data import Batches
 from fedcore.graphs.batched.changed_rows import LEAST_TABLE_BYTES
+from fedcore.graphs.tensors.sizes import measured_bits
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
 from fedcore.runtime.network.messages import MalformedMessage
 
@@ -41,6 +43,13 @@ def test_a_table_crosses_as_its_rows_with_a_bit():
     }
     for value in from_arrays(arrays, fc.to_type([TABLE, TABLE]), "p", table_rows=6):
         assert value.tobytes() == few.tobytes()
+
+
+@pytest.mark.parametrize("rows", range(7))
+def test_the_bits_that_a_graph_measures_are_those_of_the_arrays(rows):
+    few = table(**{f"r{i}": [0, [-0.0, np.nan, np.inf, 1e-45, 1, -2][i], 0] for i in range(rows)})
+    (bits,) = measured_bits(tf.constant(few), TABLE, table_rows=6)
+    assert int(bits) == 8 * sum(a.nbytes for a in to_arrays(few, TABLE, "p", table_rows=6).values())
 
 
 @pytest.mark.parametrize(
