@@ -1,19 +1,15 @@
-"""The tables of `docs/porting.md`: what became of each public name of TFF.
+"""`python -m fedcore.compat.porting` prints what became of each public name of TFF.
 
-`python -m fedcore.compat.porting docs/porting.md` writes them anew, below the marker, and prints the counts.
+The site has these tables on its page of `docs/porting.md`.
 """
 
 import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import fedcore
 from fedcore.compat.names import GONE, Gone, gone
 from fedcore.compat.tff_public_names import COMPILER_INTERNALS, EARLIER, NAMES
-from fedcore.whole_files import write_whole
-
-MARKER = "<!-- Below: written by `python -m fedcore.compat.porting docs/porting.md`. -->\n"
 
 
 def value_of(name: str) -> Any:
@@ -61,9 +57,10 @@ def status(name: str) -> str:
 
 
 def tables() -> str:
-    """The part of the page below the marker."""
+    """The counts by module, and what to use instead of each name that is gone, in Markdown."""
     public, internals, earlier = map(qualify, (NAMES, COMPILER_INTERNALS, EARLIER))
-    lines = ["## Counts\n", "| names of | all | resolve | replaced | not planned | open |", "|---|--:|--:|--:|--:|--:|"]
+    lines = ["### Counts\n", "| names of | all | resolve | replaced | not planned | open |"]
+    lines.append("|---|--:|--:|--:|--:|--:|")
     for module, names in sorted(NAMES.items()):
         lines.append(_row(f"`tff.{module}`" if module else "`tff`", qualify({module: names})))
     lines += [_row("all of these", public), _row("`federated_language.framework`, for compilers", internals)]
@@ -71,7 +68,7 @@ def tables() -> str:
     still_open = [name for name in public + internals + earlier if status(name) == "open"]
     if still_open:
         lines += ["Open: " + ", ".join(f"`{name}`" for name in still_open), ""]
-    lines += ["## Names that are gone\n", "| TFF's names | use instead | why |", "|---|---|---|"]
+    lines += ["### Names that are gone\n", "| TFF's names | use instead | why |", "|---|---|---|"]
     lines += [_gone_row(entry) for entry in sorted(GONE, key=lambda entry: entry.names)]
     return "\n".join(lines) + "\n"
 
@@ -86,12 +83,5 @@ def _gone_row(entry: Gone) -> str:
     return f"| {', '.join(f'`{name}`' for name in entry.names)} | {instead} | {entry.why} |"
 
 
-def with_tables(page: str) -> str:
-    """The page with its tables written anew."""
-    return page.partition(MARKER)[0] + MARKER + "\n" + tables()
-
-
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    write_whole(path, with_tables(path.read_text(encoding="utf-8")))
-    sys.stdout.write(f"{counts(qualify(NAMES))}\ncompiler internals: {counts(qualify(COMPILER_INTERNALS))}\n")
+    sys.stdout.write(tables())
