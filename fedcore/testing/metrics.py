@@ -23,8 +23,8 @@ MANY = 5000
 
 def check_metric(
     make_metric: Callable[[], keras.metrics.Metric],
-    labels: Sequence,
-    predictions: Sequence,
+    labels: Sequence | np.ndarray,
+    predictions: Sequence | np.ndarray,
     *,
     meaning: Callable[[np.ndarray, np.ndarray], object] | None = None,
     tolerance: float = 64,

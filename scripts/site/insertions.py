@@ -1,4 +1,4 @@
-"""What the site shows in the place of a page's comments `<!-- the site inserts NAME -->`: programs and tables.
+"""What the site shows in the place of a page's comments `<!-- site: NAME -->`: programs and tables.
 
 NAME is the path of a program, beside the page, or a module whose function `tables` returns Markdown.
 """
@@ -7,7 +7,7 @@ import importlib
 import re
 from pathlib import Path
 
-COMMENT = re.compile(r"^<!-- the site inserts (\S+) -->$", re.MULTILINE)
+COMMENT = re.compile(r"^<!-- site: (\S+) -->$", re.MULTILINE)
 
 
 def insert(text: str, page: Path) -> str:
