@@ -1,6 +1,6 @@
-"""What the site shows in the place of a page's comments `<!-- site: NAME -->`: programs and tables.
+"""What the site shows in the place of a page's comments `<!-- site: NAME -->`: programs, texts and tables.
 
-NAME is the path of a program, beside the page, or a module whose function `tables` returns Markdown.
+NAME is the path of a file, beside the page, or a module whose function `tables` returns Markdown.
 """
 
 import importlib
@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 COMMENT = re.compile(r"^<!-- site: (\S+) -->$", re.MULTILINE)
+LANGUAGES = {".py": "python", ".region": "region"}
 
 
 def insert(text: str, page: Path) -> str:
@@ -16,6 +17,7 @@ def insert(text: str, page: Path) -> str:
 
 
 def _insertion(name: str, page: Path) -> str:
-    if name.endswith(".py"):
-        return f"```python\n{(page.parent / name).read_text().rstrip()}\n```"
-    return importlib.import_module(name).tables().rstrip()
+    file = page.parent / name
+    if file.suffix not in LANGUAGES:
+        return importlib.import_module(name).tables().rstrip()
+    return f"```{LANGUAGES[file.suffix]}\n{file.read_text().rstrip()}\n```"

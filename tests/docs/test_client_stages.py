@@ -1,7 +1,7 @@
-"""The Python blocks of docs/client-stages.md run; its texts are what they make. `--update-goldens` writes the texts."""
+"""The texts of docs/client-stages.md are those of its program. `--update-goldens` writes them."""
 
-import linecache
 import re
+import runpy
 import textwrap
 from pathlib import Path
 
@@ -10,18 +10,14 @@ import pytest
 from fedcore.graphs.dataflow.stage_passes import DEFAULT_STAGE_PIPELINE
 from fedcore.testing.regions import node_count
 
-PAGE = Path(__file__).parents[2] / "docs" / "client-stages.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "client-stages.md"
 
 
-@pytest.fixture
-def stage(monkeypatch):
+@pytest.fixture(scope="module")
+def stage():
     """The regions that the page's program makes."""
-    source = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
-    name = str(PAGE.with_suffix(".py"))  # AutoGraph reads a function's source
-    monkeypatch.setitem(linecache.cache, name, (len(source), None, source.splitlines(keepends=True), name))
-    names = {"__name__": "client_stages"}
-    exec(compile(source, name, "exec"), names)
-    return names["stage"]
+    return runpy.run_path(str(ROOT / "examples/client_stage.py"))["stage"]
 
 
 def loop_over_steps(text: str) -> str:
@@ -35,20 +31,20 @@ def loop_over_steps(text: str) -> str:
 
 def without_sources(text: str) -> str:
     """A region's text without the code of each node: on this page all are of one function."""
-    return re.sub(r"(   // |; )docs/client-stages\.py:\d+.*$", "", text, flags=re.MULTILINE)
+    return re.sub(r"(   // |; )[\w/.]*client_stage\.py:\d+.*$", "", text, flags=re.MULTILINE)
+
+
+def loops_of(stage) -> dict[str, str]:
+    """The content of each file of the page, by its name."""
+    printed = [without_sources(stage.text(each.function, each.region)) for each in stage.log]
+    return {"as_built": loop_over_steps(printed[0]), "after_all_passes": loop_over_steps(printed[-1])}
 
 
 def texts_of(stage) -> dict[str, str]:
     """The content of each generated block of the page, by its heading."""
     regions = [(each.pass_, each.region) for each in stage.log]
-    printed = [without_sources(stage.text(each.function, each.region)) for each in stage.log]
     counts = [f"{f'after {name}' if name else 'as built':<12} {node_count(region)}" for name, region in regions]
-    return {
-        "schedule": f"{stage.schedule}\n",
-        "region as built": loop_over_steps(printed[0]),
-        "region after all": loop_over_steps(printed[-1]),
-        "counts": "\n".join(counts) + "\n",
-    }
+    return {"schedule": f"{stage.schedule}\n", "counts": "\n".join(counts) + "\n"}
 
 
 def test_the_texts_are_those_of_the_program(stage, update_goldens):
@@ -62,6 +58,15 @@ def test_the_texts_are_those_of_the_program(stage, update_goldens):
             assert block[1] == text
     if update_goldens:
         PAGE.write_text(page)
+
+
+def test_the_loops_are_those_of_the_program(stage, update_goldens):
+    for name, text in loops_of(stage).items():
+        file = PAGE.with_suffix("") / f"{name}.region"
+        assert f"<!-- site: client-stages/{file.name} -->" in PAGE.read_text()
+        if update_goldens:
+            file.write_text(text)
+        assert file.read_text() == text
 
 
 def test_the_passes_are_named_in_order():
