@@ -19,7 +19,6 @@ CONTENTS = """
 :hidden:
 :caption: Guide
 
-docs/tour
 docs/how-fedcore-works
 docs/catalogue
 docs/training
