@@ -41,6 +41,12 @@ def test_bounds_that_tune_themselves_keep_a_broken_client_out():
     assert found["robust mean"] > found["plain mean"] + 0.2
 
 
+def test_a_median_trains_against_hostile_clients():
+    losses = load("hostile_clients").main()
+    assert losses["median"][-1] < 0.7 * losses["median"][0]
+    assert losses["mean"][-1] > losses["mean"][0]
+
+
 @pytest.mark.slow
 def test_analytics_finds_what_the_clients_have():
     found, true, (low, high), distinct = load("analytics").main(count=40)
