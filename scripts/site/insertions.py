@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 COMMENT = re.compile(r"^<!-- site: (\S+) -->$", re.MULTILINE)
-LANGUAGES = {".py": "python", ".region": "region"}
+LANGUAGES = {".py": "python", ".diff": "diff", ".region": "region"}
 
 
 def insert(text: str, page: Path) -> str:
