@@ -1,4 +1,4 @@
-"""Every algorithm of the library over sites has the bits of the local runtime. docs/deployment.md has the table."""
+"""Every algorithm of the library over sites has the bits of the local runtime. docs/deployment.md has the list."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Sizes, times and costs of what comes from the other side; the rows of docs/deployment.md's table."""
+"""Sizes, times and costs of what comes from the other side; those of docs/deployment.md's list."""
 
 import functools
 import json
