@@ -76,7 +76,7 @@ def write_sources(folder: Path) -> None:
     for path in [*ROOT.glob("docs/**/*.md"), *(ROOT / f"{n}.md" for n in ("CHANGELOG", "CONTRIBUTING", "SECURITY"))]:
         target = folder / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
-        text = without_links_to_files(insert(path.read_text(), path), path)
+        text = insert(without_links_to_files(path.read_text(), path), path)
         is_record = path.parent.name == "decisions" and path.stem != "README"  # found by the index of decisions
         target.write_text("---\norphan: true\n---\n" * is_record + text)
     for path in ROOT.glob("docs/**/*.png"):

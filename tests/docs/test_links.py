@@ -8,6 +8,7 @@ import pytest
 from scripts.public_names import public_names
 from scripts.site import programs
 from scripts.site.api import pages
+from scripts.site.insertions import insert
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob(".github/**/*.md")])
@@ -32,6 +33,12 @@ def test_links_resolve(page):
         if not file.exists() or (anchor and anchor not in anchors(file)):
             missing.append(target)
     assert missing == []
+
+
+def test_each_insertion_of_the_site_is_there():
+    shown = {page: insert(page.read_text(), page) for page in PAGES}
+    assert sum(text != page.read_text() for page, text in shown.items()) >= 4
+    assert [page for page, text in shown.items() if "<!-- site:" in text] == []
 
 
 def test_every_public_name_has_an_entry():
