@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-fedcore-works.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "how-fedcore-works.md"
 PROFILED = """
 import json, sys, threading
 import fedcore as fc
@@ -43,8 +44,7 @@ print(json.dumps([first, second, kinds, bits, traced]))
 
 @pytest.fixture(scope="module")
 def outcome():
-    (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    code = PROFILED.format(program=program)
+    code = PROFILED.format(program=(ROOT / "examples/one_round.py").read_text())
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
