@@ -21,7 +21,7 @@ from fedcore.intrinsics import federated_map, federated_max, federated_secure_su
 from fedcore.ir.values import Value
 from fedcore.scalars import seed_number, whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, TensorType, Type
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, TensorType, Type, member_of, tensor_leaves
 
 __all__ = [
     "HyperLogLogFactory",
@@ -45,9 +45,9 @@ class HyperLogLogFactory(UnweightedAggregationFactory):
     less error, and no strings are 0. Equal strings and seeds give the same estimate on every machine.
 
     Args:
-        precision: from 4 to 16; a client sends 2^precision registers.
+        precision: from 4 to 16; a client sends 2^precision registers of a byte.
         secure: the maximum is made of a secure sum of which registers have which value, so the server learns how many
-            clients have a value in a register, and not which. It is 63 - precision times as large.
+            clients have a value in a register, and not which. It is (63 - precision) / 8 times as large, before masks.
         seed: of the hash. Estimates of one seed are wrong by the same amount in every round.
     Raises:
         FedcoreError: a number is outside its range.
@@ -75,13 +75,13 @@ class HyperLogLogFactory(UnweightedAggregationFactory):
             def hash_strings(string: tf.Tensor) -> tf.Tensor:
                 return tf.strings.to_hash_bucket_strong(string, 2**_HASH_BITS, key)
 
-            return _registers(strings, hash_strings, precision, _HASH_BITS)
+            return tf.cast(_registers(strings, hash_strings, precision, _HASH_BITS), tf.uint8)
 
         @tf_computation(registers.type_signature.result)
         def estimate(register_values: tf.Tensor) -> tf.Tensor:
             m = 2**precision
             alpha = {4: 0.673, 5: 0.697, 6: 0.709}.get(precision, 0.7213 / (1 + 1.079 / m))
-            ranks = tf.cast(tf.maximum(register_values, 0), tf.float64)  # the maximum of no clients is below 0
+            ranks = tf.cast(register_values, tf.float64)
             raw = alpha * m * m / tf.reduce_sum(0.5**ranks)
             empty = tf.math.count_nonzero(ranks == 0, dtype=tf.float64)
             small = m * tf.math.log(m / tf.maximum(empty, 1))
@@ -93,11 +93,7 @@ class HyperLogLogFactory(UnweightedAggregationFactory):
 
         def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             client_registers = federated_map(registers, value)
-            joined = (
-                _secure_max(client_registers, 2**precision, largest)
-                if self._secure
-                else federated_max(client_registers)
-            )
+            joined = _secure_max(client_registers, largest) if self._secure else federated_max(client_registers)
             return MeasuredProcessOutput(state, federated_map(estimate, joined), federated_value((), SERVER))
 
         return aggregation_process(initialize, value_type, None, body)
@@ -175,7 +171,7 @@ def build_federated_secure_max_computation(*, precision: int = 5, hash_bits: int
 
     @federated_computation(FederatedType(TensorType("int64", [2**precision]), CLIENTS))
     def federated_secure_max(registers: Value) -> Value:
-        return _secure_max(registers, 2**precision, hash_bits - precision + 1)
+        return _secure_max(registers, hash_bits - precision + 1)
 
     return federated_secure_max
 
@@ -196,12 +192,13 @@ def _registers(
     return values.batch(_BATCH).reduce(tf.zeros([2**precision], tf.int64), update_registers)
 
 
-def _secure_max(registers: Value, size: int, largest: int) -> Value:
+def _secure_max(registers: Value, largest: int) -> Value:
     """The greatest value of each register: which values occur at all is read from a secure sum of marks."""
-    marks = tf_computation(TensorType("int64", [size]))(lambda x: tf.one_hot(x, largest + 1, dtype=tf.int32))
+    marks = tf_computation(member_of(registers.type))(lambda x: tf.one_hot(x, largest + 1, dtype=tf.int32))
+    (register,) = tensor_leaves(member_of(registers.type))
 
     @tf_computation(marks.type_signature.result)
     def greatest(sums: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_max(tf.where(sums > 0, tf.range(largest + 1, dtype=tf.int64), 0), 1)
+        return tf.cast(tf.reduce_max(tf.where(sums > 0, tf.range(largest + 1), 0), 1), register.dtype.name)
 
     return federated_map(greatest, federated_secure_sum(federated_map(marks, registers), 1))

@@ -45,6 +45,12 @@ def test_a_string_that_many_clients_have_counts_once(secure):
     assert count([]) == 0
 
 
+def test_a_register_is_a_byte():
+    count = count_distinct.create_federated_hyperloglog_computation(precision=6)
+    assert count([["a", "b"], ["c"]]) == 3
+    assert fc.context.last_report().aggregate_bits == 2 * 2**6 * 8
+
+
 def test_the_registers_keep_the_laws_of_aggregators():
     fc.testing.check_aggregator(fc.analytics.HyperLogLogFactory(4), STRINGS)
 
