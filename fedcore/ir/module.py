@@ -75,7 +75,7 @@ class Constant:
             array = np.asarray(value, dtype=object)
             flat = (x.encode() if isinstance(x, str) else bytes(memoryview(x)) for x in array.ravel().tolist())
             return cls("str", array.shape, tuple(flat))
-        array = np.asarray(value).astype(dtype.numpy)
+        array = np.asarray(value).astype(dtype.numpy, copy=False)
         return cls(dtype.name, array.shape, array.tobytes())
 
     @classmethod

@@ -1,11 +1,14 @@
 """Computations that are made anew in every round are told by their line, with the part that differs."""
 
 import logging
+import tracemalloc
 import warnings
 
+import numpy as np
 import pytest
 
 import fedcore as fc
+from fedcore.ir import Constant
 from fedcore.runtime.reports import compilations
 from fedcore.runtime.reports.compilations import MANY, CompilationLog
 
@@ -64,6 +67,25 @@ def lines_before(make):
     lines = inspect.getsource(make).splitlines()
     body = next((i for i, line in enumerate(lines) if "def body" in line), None)
     return lines[: body if body is not None else next(i for i, x in enumerate(lines) if "federated_computation" in x)]
+
+
+@pytest.mark.parametrize("constant_of", [lambda array: array, Constant.view])
+def test_a_large_literal_is_compared_by_its_digest(constant_of):
+    def module_of(array):
+        def body(xs):
+            return fc.federated_sum(xs), fc.federated_value(constant_of(array), fc.SERVER)
+
+        return fc.federated_computation(body, FLOATS).module
+
+    ones = np.ones(2**20, np.float32)
+    first, equal, other = module_of(ones), module_of(ones.copy()), module_of(2 * ones)
+    log = CompilationLog()
+    tracemalloc.start()
+    reasons = [log.add(module, 0.01).reason for module in (first, equal, other)]
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert reasons == ["", "settings", "Python value"]
+    assert peak_bytes < ones.nbytes / 4
 
 
 def test_a_warning_comes_once_where_compiling_is_costly():

@@ -152,3 +152,4 @@ def test_a_constant_of_2_gib_is_refused_with_a_fix():
         fc.tf_computation("float32")(lambda x: x + tf.reduce_sum(huge))
     assert "has a constant of 2 GiB or more" in str(error.value)
     assert "fix: give the array as an argument" in str(error.value)
+    assert "fc.federated_broadcast(fc.federated_value(array, fc.SERVER)) sends it once" in str(error.value)

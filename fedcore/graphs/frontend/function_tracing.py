@@ -68,7 +68,8 @@ def trace_function(fn: Callable, parameter: Type | None, *, spread: bool = False
                 raise
             raise TracingError(
                 f"{describe(fn)} has a constant of 2 GiB or more, and a graph has less: its code is one message\n"
-                "  fix: give the array as an argument; frozen weights of a model travel so"
+                "  fix: give the array as an argument; to clients, fc.federated_broadcast(fc.federated_value(array, "
+                "fc.SERVER)) sends it once, as it does frozen weights of a model"
             ) from None
 
     def run(arguments: list) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from fedcore.ir import Module
+from fedcore.ir import Constant, Module
 from fedcore.ir.locations import Line, warn_or_log
 from fedcore.lru_cache import LruEntries
 from fedcore.types import DTYPES, Type
@@ -134,10 +134,15 @@ def _program_of(module: Module) -> _Program | None:
 def _parts(module: Module, number: int, total_seconds: float) -> _Parts:
     """The parts of a module, compiled as the `number`-th of its line."""
     each = [op for function in module.functions for op in function.operations]
-    values = tuple(repr(sorted(op.attributes.items())) for op in each)
+    values = tuple(repr(sorted((key, _content(value)) for key, value in op.attributes.items())) for op in each)
     operations = tuple((op.kind, op.operands) for op in each)
     graphs = tuple(graph.digest for graph in module.graphs)
     return _Parts(module.main.type, values, operations, graphs, number, total_seconds)
+
+
+def _content(attribute: object) -> object:
+    """An attribute; of a constant its digest, since its text would be four times as large, or name an address."""
+    return attribute.digest() if isinstance(attribute, Constant) else attribute
 
 
 def _difference(before: _Parts, after: _Parts) -> str:
