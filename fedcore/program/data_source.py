@@ -37,7 +37,7 @@ class FederatedDataSourceIterator(Serializable):
         raise _cannot_be_saved(type(self))
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "FederatedDataSourceIterator":
+    def from_bytes(cls, buffer: bytes) -> "FederatedDataSourceIterator":
         raise _cannot_be_saved(cls)
 
 

@@ -21,13 +21,13 @@ class FederatedContext(abc.ABC):
         """
 
 
-def contains_only_server_placed_data(type_: Type) -> bool:
+def contains_only_server_placed_data(type_signature: Type) -> bool:
     """Whether a type has no value of clients and no function."""
-    if isinstance(type_, StructType):
-        return all(map(contains_only_server_placed_data, type_.types))
-    if isinstance(type_, FederatedType):
-        return type_.placement.name == "SERVER"
-    return not isinstance(type_, FunctionType)
+    if isinstance(type_signature, StructType):
+        return all(map(contains_only_server_placed_data, type_signature.types))
+    if isinstance(type_signature, FederatedType):
+        return type_signature.placement.name == "SERVER"
+    return not isinstance(type_signature, FunctionType)
 
 
 def check_in_federated_context() -> None:

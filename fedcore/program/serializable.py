@@ -8,7 +8,7 @@ class Serializable(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def from_bytes(cls, data: bytes) -> "Serializable":
+    def from_bytes(cls, buffer: bytes) -> "Serializable":
         """The object of these bytes."""
 
     @abc.abstractmethod

@@ -1,9 +1,10 @@
 """The public surface of TFF's last version, line by line: a call that is valid there is valid here, or differs on
 purpose, by a line of docs/porting.md.
 
-`tff_signatures.txt` has the names and arguments: `name(first, second=, *, keyword=)` of functions, classes and their
-methods, and `Class.name` of properties and members. `=` marks what has a default. Names that TFF 0.87 has in `tff` and
-the last version in `federated_language` are those of 0.87.
+`tff_signatures.txt` has every public name of `tff` and `federated_language`, without the compiler's `framework` of the
+latter: `name(first, second=, *, keyword=)` of functions, classes and their methods, and `Class.name` of properties,
+fields and members. `=` marks what has a default. Names that TFF 0.87 has in `tff` and the last version in
+`federated_language` are those of 0.87.
 """
 
 import inspect
@@ -18,7 +19,21 @@ from fedcore.compat.porting import value_of
 PAGE = re.sub(r"\s+", " ", (Path(__file__).parents[2] / "docs" / "porting.md").read_text(encoding="utf-8"))
 LINES = (Path(__file__).parent / "tff_signatures.txt").read_text().splitlines()
 
+
+def parse(line: str) -> tuple[str, list[str] | None]:
+    """The name, and its parameters; None of a property or member."""
+    name, is_call, parameters = line.partition("(")
+    return name, [p for p in parameters.removesuffix(")").split(", ") if p] if is_call else None
+
+
 ON_PURPOSE = {
+    "Value": "A `Value` is what an intrinsic returns",
+    "Value.comp": "A `Value` is what an intrinsic returns",
+    **{
+        name: "Types have no `from_proto` and `to_proto`"
+        for name, _ in map(parse, LINES)
+        if name.endswith(("Type.from_proto", "Type.to_proto"))
+    },
     "StructType": "`StructType(elements)` has no `convert`",
     "aggregators.DifferentiallyPrivateFactory": "Queries of `tensorflow_privacy`",
     "aggregators.DifferentiallyPrivateFactory.tree_adaptive": "Trees of `tree_adaptive` are of one length",
@@ -29,12 +44,6 @@ ON_PURPOSE = {
     "learning.models.save": "`models.save(model, path, weights, input_type)`",
 }
 """Lines that differ -> the words of docs/porting.md that say so."""
-
-
-def parse(line: str) -> tuple[str, list[str] | None]:
-    """The name, and its parameters; None of a property or member."""
-    name, is_call, parameters = line.partition("(")
-    return name, [p for p in parameters.removesuffix(")").split(", ") if p] if is_call else None
 
 
 def difference(name: str, parameters: list[str] | None) -> str:

@@ -169,10 +169,11 @@ class ClientWork:
             FederatedType(weights_type, CLIENTS),
             FederatedType(batches_type, CLIENTS),
         )
-        def next_fn(state: Value, weights: Value, data: Value) -> MeasuredProcessOutput:
+        def next_fn(state: Value, weights: Value, client_data: Value) -> MeasuredProcessOutput:
             sent = federated_map(self.send, state)
             message = federated_broadcast(sent)
-            trained = federated_map(self.train, (weights, message, data) if message_type else (weights, data))
+            arguments = (weights, message, client_data) if message_type else (weights, client_data)
+            trained = federated_map(self.train, arguments)
             if result is None:
                 client_result = federated_zip(ClientResult(trained.update, trained.weight))
             else:
