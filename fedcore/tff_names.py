@@ -30,12 +30,17 @@ def tff_name(module: str, name: str) -> Any:
     raise AttributeError(message, name=name, obj=sys.modules.get(module))
 
 
+_OLDER_ARGUMENTS = {"loop_implementation": "use_experimental_simulation_loop"}
+
+
 def drops_tff_arguments(*names: str) -> Callable[[Function], Function]:
     """Decorates a function that has more arguments in TFF: they change nothing here, and are dropped with a warning.
 
     Args:
         names: those arguments, the last ones by position; `fedcore.compat.dropped_arguments` says why they are dropped.
+            One that TFF has renamed is dropped under the older name too, when it is given by name.
     """
+    by_name = (*names, *(_OLDER_ARGUMENTS[name] for name in names if name in _OLDER_ARGUMENTS))
 
     def decorate(fn: Function) -> Function:
         signature, kind = inspect.signature(fn), inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -46,7 +51,7 @@ def drops_tff_arguments(*names: str) -> Callable[[Function], Function]:
         @functools.wraps(fn)
         def call(*args: Any, **kwargs: Any) -> Any:
             dropped = dict(zip(names, args[len(own) : end], strict=False))
-            dropped |= {name: kwargs.pop(name) for name in names if name in kwargs}
+            dropped |= {name: kwargs.pop(name) for name in by_name if name in kwargs}
             if dropped:
                 importlib.import_module("fedcore.compat.dropped_arguments").warn_of_dropped(fn.__name__, dropped)
             return fn(*args[: len(own)], *args[end:], **kwargs)

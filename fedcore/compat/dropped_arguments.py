@@ -5,8 +5,10 @@ from collections.abc import Mapping
 
 from fedcore.ir.locations import warn_user
 
+_ONE_LOOP = "one loop over batches is compiled, for one client or for many at a time"
 DROPPED = {
-    "loop_implementation": "one loop over batches is compiled, for one client or for many at a time",
+    "loop_implementation": _ONE_LOOP,
+    "use_experimental_simulation_loop": _ONE_LOOP,
     "measure_timing": "clients are run many at a time, so that none has a time of its own; "
     "fc.context.last_report().seconds is the time of a round",
 }

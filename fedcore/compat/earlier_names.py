@@ -11,6 +11,7 @@ _BY_TEXT = "a program is stored as its text and its graphs (fc.save), without pr
 _BY_RUNTIME = "a runtime is installed by fc.set_runtime"
 _BY_REPORT = "the environment variable FEDCORE_TRACE records every call, and a report says what a call did"
 _LEAVES = "the leaves of a type are a list, and a dtype says whether it is an integer or a float"
+_IN_TENSORFLOW = "clients' work is written in TensorFlow"
 
 EARLIER_GONE: tuple[Gone, ...] = (
     gone_in(
@@ -19,7 +20,7 @@ EARLIER_GONE: tuple[Gone, ...] = (
         "an aggregation has functions that accumulate, merge and report, so that it runs as a tree",
         "federated_aggregate",
     ),
-    gone_in("", "experimental jax jax_computation", "clients' work is written in TensorFlow", "tf_computation"),
+    gone_in("", "experimental jax jax_computation", _IN_TENSORFLOW, "tf_computation"),
     gone_in(
         "", "test", "results are plain numpy arrays in Python containers; checks for parts of one's own", "testing"
     ),
@@ -51,6 +52,12 @@ EARLIER_GONE: tuple[Gone, ...] = (
         "assign_weights_to_keras_model",
         "the weights of a state assign themselves: `state.model.assign_weights_to(keras_model)`",
         "learning.ModelWeights.assign_weights_to",
+    ),
+    gone_in(
+        "learning",
+        "build_jax_federated_averaging_process",
+        _IN_TENSORFLOW,
+        "learning.algorithms.build_weighted_fed_avg",
     ),
     gone_in(
         "learning",

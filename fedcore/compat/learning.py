@@ -13,9 +13,11 @@ from fedcore.learning.models import trace_model
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.weighting import ClientWeighting, Weighting
 from fedcore.templates import MeasuredProcess
+from fedcore.tff_names import drops_tff_arguments
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
 
 
+@drops_tff_arguments("use_experimental_simulation_loop")
 def build_federated_averaging_process(
     model_fn: Callable,
     client_optimizer_fn: Callable,
@@ -23,7 +25,6 @@ def build_federated_averaging_process(
     client_weighting: Weighting | None = None,
     broadcast_process: MeasuredProcess | None = None,
     model_update_aggregation_factory: AggregationFactory | None = None,
-    use_experimental_simulation_loop: bool = False,
 ) -> LearningProcess:
     """`fc.learning.algorithms.build_weighted_fed_avg` with the older names.
 
@@ -37,7 +38,6 @@ def build_federated_averaging_process(
     Args:
         broadcast_process: sends the model. Default: a broadcast.
         model_update_aggregation_factory: joins the changes; one without weights ignores them. Default: a weighted mean.
-        use_experimental_simulation_loop: changes nothing: clients' loops are always in graphs.
     Raises:
         FedcoreError: as for `build_weighted_fed_avg`.
     Source: that of `build_weighted_fed_avg`.
@@ -73,6 +73,7 @@ def build_federated_averaging_process(
     return LearningProcess(modern.initialize, next_round, hyperparameters=modern.hyperparameters)
 
 
+@drops_tff_arguments("use_experimental_simulation_loop")
 def build_federated_evaluation(model_fn: Callable) -> Computation:
     """The computation that evaluates a model on the clients' data.
 

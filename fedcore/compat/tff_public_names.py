@@ -272,7 +272,8 @@ EARLIER = _split(
         "learning": """
             BatchOutput ClientFedAvg MetricFinalizersType Model ModelWeights assign_weights_to_keras_model
             build_federated_averaging_process build_federated_evaluation build_federated_sgd_process
-            build_local_evaluation build_personalization_eval build_personalization_eval_computation
+            build_jax_federated_averaging_process build_local_evaluation build_personalization_eval
+            build_personalization_eval_computation
             compression_aggregator ddp_secure_aggregator deprecation entropy_compression_aggregator
             federated_aggregate_keras_metric framework from_keras_model reconstruction
             state_with_new_model_weights

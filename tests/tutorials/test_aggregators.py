@@ -3,6 +3,7 @@
 import collections
 import math
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -105,3 +106,36 @@ def test_tuned_aggregators_give_the_weighted_mean_of_small_values(name):
     process = TUNED[name]().create(tff.TensorType(np.float32, (2,)), tff.TensorType(np.float32))
     result = process.next(process.initialize(), [[1.0, 2.0], [3.0, 6.0]], [1.0, 3.0]).result
     np.testing.assert_allclose(result, [2.5, 5.0], rtol=1e-3)
+
+
+def test_large_weights_are_compressed_and_losses_are_written_for_tensorboard(tmp_path):
+    aggregator = tff.learning.compression_aggregator()
+    assert isinstance(aggregator, tff.aggregators.WeightedAggregationFactory)
+    spec = (tf.TensorSpec([None, 200], tf.float32), tf.TensorSpec([None, 1], tf.int32))
+
+    def model_fn():
+        layers = [keras.Input([200]), keras.layers.Dense(110, "relu"), keras.layers.Dense(2, "softmax")]
+        return tff.learning.models.from_keras_model(
+            keras_model=keras.Sequential(layers),
+            input_spec=spec,
+            loss=keras.losses.SparseCategoricalCrossentropy(),
+            metrics=[keras.metrics.SparseCategoricalAccuracy()],
+        )
+
+    process = tff.learning.algorithms.build_weighted_fed_avg(
+        model_fn,
+        client_optimizer_fn=lambda: keras.optimizers.SGD(learning_rate=0.02),
+        server_optimizer_fn=lambda: keras.optimizers.SGD(learning_rate=1.0),
+        model_aggregator=aggregator,
+    )
+    x = np.random.default_rng(0).normal(size=[8, 200]).astype(np.float32)
+    state, data, losses = process.initialize(), [[(x, (x[:, :1] > 0).astype(np.int32))]] * 2, []
+    with tf.summary.create_file_writer(str(tmp_path)).as_default():
+        for step in range(3):
+            result = process.next(state, data)
+            state = result.state
+            for name, value in result.metrics["client_work"]["train"].items():
+                tf.summary.scalar(name, value, step=step)
+            losses.append(result.metrics["client_work"]["train"]["loss"])
+    assert losses == sorted(losses, reverse=True)
+    assert list(tmp_path.iterdir())

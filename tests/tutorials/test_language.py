@@ -94,6 +94,49 @@ def test_types_print_as_in_the_tutorials():
     assert str(train_on_client.type_signature.result) == "OrderedDict<weights=float32[2,3],bias=float32[3]>"
 
 
+@tff.tensorflow.computation(tff.SequenceType(np.float32))
+def mean_of_readings(readings):
+    total, count = readings.reduce((0.0, 0), lambda state, reading: (state[0] + reading, state[1] + 1))
+    return total / tf.cast(count, tf.float32)
+
+
+def test_the_first_computations_have_the_types_and_results_of_the_tutorial():
+    readings = tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS)
+    mean = tff.federated_computation(lambda xs: tff.federated_mean(xs), tff.FederatedType(np.float32, tff.CLIENTS))
+    add_half = tff.tensorflow.computation(lambda x: tf.add(x, 0.5), np.float32)
+    add_half_on_clients = tff.federated_computation(
+        lambda xs: tff.federated_map(add_half, xs), tff.FederatedType(np.float32, tff.CLIENTS)
+    )
+    mean_of_means = tff.federated_computation(
+        lambda xs: tff.federated_mean(tff.federated_map(mean_of_readings, xs)), readings
+    )
+    product = tff.tensorflow.computation(
+        lambda ds: ds.reduce(np.int32(0), lambda total, x: total + x["A"] * x["B"]),
+        tff.SequenceType(collections.OrderedDict(A=np.int32, B=np.int32)),
+    )
+    texts = [str(f.type_signature) for f in (mean, add_half, add_half_on_clients, mean_of_readings, mean_of_means)]
+    assert texts == [
+        "({float32}@CLIENTS -> float32@SERVER)",
+        "(float32 -> float32)",
+        "({float32}@CLIENTS -> {float32}@CLIENTS)",
+        "(float32* -> float32)",
+        "({float32*}@CLIENTS -> float32@SERVER)",
+    ]
+    assert mean([68.5, 70.25, 69.75]) == 69.5
+    assert add_half_on_clients([1.0, 3.0, 2.0]) == [1.5, 3.5, 2.5]
+    assert mean_of_readings([68.0, 70.0, 72.0]) == 70.0
+    assert mean_of_means([[68.0, 70.0], [71.0], [68.0, 72.0, 70.0]]) == 70.0
+    assert product([{"A": 2, "B": 3}, {"A": 4, "B": 5}]) == 26
+    assert tff.federated_computation(lambda: "Hello, World!")() == b"Hello, World!"
+
+
+def test_names_of_the_tutorial_on_jax_say_what_to_write():
+    with pytest.raises(AttributeError, match=r"use fc\.tf_computation instead of TFF's name: clients' work is"):
+        tff.jax_computation  # noqa: B018
+    with pytest.raises(AttributeError, match=r"use fc\.learning\.algorithms\.build_weighted_fed_avg instead"):
+        tff.learning.build_jax_federated_averaging_process  # noqa: B018
+
+
 def test_federated_training_written_out_lowers_the_loss():
     data = [batches(0), batches(2)]
     assert batch_loss(START, data[0][0]) == pytest.approx(np.log(3))

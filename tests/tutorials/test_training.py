@@ -164,3 +164,49 @@ def test_a_model_of_ones_own_is_trained_and_evaluated(clients):
     state = evaluation.set_model_weights(evaluation.initialize(), training.get_model_weights(result.state))
     measured = evaluation.next(state, data).metrics["client_work"]["eval"]["current_round_metrics"]
     assert measured["loss"] < trained["loss"]
+
+
+def convolutional_model():
+    inputs = keras.Input([2, 2, 1])
+    x = keras.layers.Lambda(tf.image.per_image_standardization)(inputs)
+    for filters in (4, 8):
+        x = keras.layers.Conv2D(filters, 3, padding="same", kernel_initializer="he_normal", use_bias=False)(x)
+        x = keras.layers.Activation("relu")(x)
+    return keras.Model(inputs, keras.layers.Dense(3)(keras.layers.GlobalAveragePooling2D()(x)))
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_a_convolutional_model_is_trained_by_the_simulation_loop(clients, policy, tmp_path):
+    def as_images(dataset):
+        def image(example):
+            return collections.OrderedDict(x=tf.expand_dims(example["pixels"], -1), y=example["label"])
+
+        return dataset.map(image).shuffle(buffer_size=6).repeat(count=1).batch(4, drop_remainder=False)
+
+    train = clients.preprocess(as_images)
+    spec = train.create_tf_dataset_for_client(train.client_ids[0]).element_spec
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    keras.mixed_precision.set_global_policy(policy)
+    tff.backends.native.set_sync_local_cpp_execution_context(max_concurrent_computation_calls=2)
+    try:
+        with pytest.warns(RuntimeWarning, match="use_experimental_simulation_loop changes nothing: one loop"):
+            process = tff.learning.algorithms.build_weighted_fed_avg(
+                model_fn=lambda: tff.learning.models.from_keras_model(
+                    convolutional_model(), input_spec=spec, loss=loss
+                ),
+                server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
+                client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
+                use_experimental_simulation_loop=True,
+            )
+        sampled = [train.create_tf_dataset_for_client(c) for c in train.client_ids[:2]]
+        with tf.profiler.experimental.Profile(str(tmp_path)):
+            state, metrics = process.next(process.initialize(), sampled)
+        model, accuracy = convolutional_model(), keras.metrics.SparseCategoricalAccuracy()
+        process.get_model_weights(state).assign_weights_to(model)
+        for batch in as_images(clients.create_tf_dataset_from_all_clients()):
+            accuracy.update_state(y_true=batch["y"], y_pred=model(batch["x"], training=False))
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+        tff.set_runtime(None)
+    assert np.isfinite(metrics["client_work"]["train"]["loss"])
+    assert 0 <= float(accuracy.result()) <= 1
