@@ -10,4 +10,6 @@ The 15 tutorials of TFF's last version and 6 that earlier versions had, by the f
 - `test_text`: text generation. `test_private`: private heavy hitters, differential privacy.
 - `test_reconstruction`: matrix factorization. `test_sparse`: sparse federated learning.
 - `tests/compat/test_data_backend.py`: loading remote data.
+
+`test_research` and `test_research_protocols` have six research programs, whose only lines of fedcore are the imports.
 """
