@@ -162,6 +162,27 @@ def of_keras(loss="mse", spec=SPEC, outputs=1, **options):
     return lambda: models.from_keras_model(keras_model(outputs), loss, spec, **options)
 
 
+def functional(kernel=None, predict=None):
+    """A model of functions, of which TFF wants arrays and `tf.function`s."""
+
+    @tf.function
+    def loss(output, label, sample_weight=None):
+        return tf.reduce_mean((output - label) ** 2)
+
+    predict = predict or tf.function(lambda weights, x, training: x @ weights[0][0])
+    weights = (np.zeros([3, 1], np.float32) if kernel is None else kernel,), ()
+    return models.FunctionalModel(initial_weights=weights, predict_on_batch_fn=predict, loss_fn=loss, input_spec=SPEC)
+
+
+def normalizing():
+    layers = [keras.Input([3]), keras.layers.Dense(1), keras.layers.BatchNormalization()]
+    return models.functional_model_from_keras(keras.Sequential(layers), keras.losses.MeanSquaredError(), SPEC)
+
+
+def doubled_loss(y_true, y_pred, sample_weight=2.0):
+    return tf.reduce_mean((y_true - y_pred) ** 2) * sample_weight
+
+
 THREE = OrderedDict(x=SPEC["x"], y=[SPEC["y"]] * 3)
 ALGORITHMS = {
     "build_weighted_fed_avg": (learning.algorithms.build_weighted_fed_avg, {"client_optimizer_fn": SGD}),
@@ -235,6 +256,28 @@ REFUSALS = {
     "model_from_functional, two metrics of one name": (
         ValueError,
         lambda: models.model_from_functional(model_fn(), [keras.metrics.MeanSquaredError] * 2),
+    ),
+    "models.save of a number": (TypeError, lambda: models.save(0, "folder")),
+    "models.save to a number": (TypeError, lambda: models.save(model_fn, 0)),
+    "models.save to no path": (ValueError, lambda: models.save(model_fn, "")),
+    "models.save_functional_model to no path": (ValueError, lambda: models.save_functional_model(functional(), "")),
+    "models.load of a number": (TypeError, lambda: models.load(0)),
+    "models.load of no path": (ValueError, lambda: models.load("")),
+    "models.load_functional_model of no path": (ValueError, lambda: models.load_functional_model("")),
+    "FunctionalModel of arrays and tf.functions": (None, functional),
+    "FunctionalModel of tensors": (TypeError, lambda: functional(tf.zeros([3, 1]))),
+    "FunctionalModel of a Python function": (
+        TypeError,
+        lambda: functional(predict=lambda weights, x, training: x @ weights[0][0]),
+    ),
+    "functional_model_from_keras of a number": (
+        ValueError,
+        lambda: models.functional_model_from_keras(0, keras.losses.MeanSquaredError(), SPEC),
+    ),
+    "functional_model_from_keras of batch normalization": (Exception, normalizing),
+    "functional_model_from_keras, a loss with weights of its own": (
+        Exception,
+        lambda: models.functional_model_from_keras(keras_model(), doubled_loss, SPEC),
     ),
     "ModelWeights.from_model of a number": (TypeError, lambda: models.ModelWeights.from_model(0)),
     "ModelWeights.assign_weights_to a number": (TypeError, lambda: models.ModelWeights((), ()).assign_weights_to(0)),
@@ -311,6 +354,11 @@ ON_PURPOSE = {
     "SecureSumFactory, whole bounds of floats": "bounds of a `SecureSumFactory` numbers of any kind",
     "SecureSumFactory, estimated bounds of integers": "bounds of a `SecureSumFactory` numbers of any kind",
     "HadamardTransformFactory of a struct without a container": "Values may be structs without a Python container",
+    "FunctionalModel of tensors": "A `FunctionalModel` takes tensors as weights",
+    "FunctionalModel of a Python function": "and functions that are no `tf.function`",
+    "functional_model_from_keras of a number": "one class, such as `fc.errors.TypeMismatch`, stands for many of TFF's",
+    "functional_model_from_keras of batch normalization": "`functional_model_from_keras` takes batch normalization",
+    "functional_model_from_keras, a loss with weights of its own": "a loss whose `sample_weight` has a default",
     "schedule_learning_rate of a Keras optimizer": "`schedule_learning_rate` takes Keras optimizers",
 }
 """Entries that differ -> the words of docs/porting.md that say so."""

@@ -397,6 +397,8 @@ def test_what_holds_no_model_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FedcoreError, match="is a file; a model is saved to a directory"):
         models.save(keras_model_fn, tmp_path / "file")
+    with pytest.raises(FedcoreError, match="^path is empty; a model has a directory of its own$"):
+        models.load("")
 
 
 def test_a_save_that_ends_half_way_leaves_the_model_that_was_there(tmp_path, monkeypatch):

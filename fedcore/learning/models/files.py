@@ -56,7 +56,7 @@ def save(
             initialisers are kept, not weights: each start from the loaded model draws its own, as with `model_fn`.
         input_type: the type of the inputs of `predict_on_batch`, X. Default: that of a batch's x, or of its first part.
     Raises:
-        InvalidValue: the path is a file, or weights of the model have constraints.
+        InvalidValue: the path is a file or empty, or weights of the model have constraints.
         TypeMismatch: the weights are those of another model, or the model does not take inputs of `input_type`.
         TracingError: `model` makes no model of `fc.learning`.
     Example:
@@ -65,7 +65,7 @@ def save(
         ...     fc.learning.models.save(model_fn, folder, fc.learning.ModelWeights.from_model(keras_model()))
         ...     process = fc.learning.algorithms.build_fed_eval(fc.learning.models.load(folder))
     """
-    folder = Path(path)
+    folder = _folder(path)
     if folder.exists() and not folder.is_dir():
         raise InvalidValue(f"{folder} is a file; a model is saved to a directory")
     traced = trace_model(model)
@@ -76,6 +76,13 @@ def save(
     }
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / _FILE, _pack(parts))
+
+
+def _folder(path: str | os.PathLike) -> Path:
+    """The directory; the empty path would be the current one."""
+    if not os.fspath(path):
+        raise InvalidValue("path is empty; a model has a directory of its own")
+    return Path(path)
 
 
 def _pack(parts: dict[str, bytes]) -> bytes:
@@ -184,7 +191,7 @@ def load(path: str | os.PathLike, trusted: bool = False) -> PureModel:
         path: the directory that `save` wrote.
         trusted: as for `fc.load`. Default: False.
     Raises:
-        FedcoreError: the directory holds no model; or as for `fc.load`.
+        FedcoreError: the path is empty, or the directory holds no model; or as for `fc.load`.
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -193,7 +200,7 @@ def load(path: str | os.PathLike, trusted: bool = False) -> PureModel:
         >>> print(model.batch_type)
         <float32[?,2],float32[?,1]>
     """
-    folder = Path(path)
+    folder = _folder(path)
     if not (folder / _FILE).is_file():
         raise InvalidValue(f"{folder} holds no model: there is no {_FILE}")
     parts = _unpack(folder / _FILE)
@@ -206,7 +213,7 @@ def save_functional_model(functional_model: PureModel, path: str | os.PathLike) 
     Types: those of `save`.
 
     Raises:
-        InvalidValue: the path is a file.
+        InvalidValue: the path is a file or empty.
         TypeMismatch: `functional_model` is no model of functions.
     Example:
         >>> import tempfile
