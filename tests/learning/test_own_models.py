@@ -397,7 +397,7 @@ def test_what_holds_no_model_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FedcoreError, match="is a file; a model is saved to a directory"):
         models.save(keras_model_fn, tmp_path / "file")
-    with pytest.raises(FedcoreError, match="^path is empty; a model has a directory of its own$"):
+    with pytest.raises(FedcoreError, match=r"^path is empty; a model has a directory of its own$"):
         models.load("")
 
 
