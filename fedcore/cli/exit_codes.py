@@ -97,16 +97,16 @@ class GuardedGroup(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except FedcoreError as error:
-            say(f"fedcore: {error}")
+            say(_with_notes(f"fedcore: {error}", error))
             ctx.exit(WRONG_PROGRAM)
-        except _Terminated:
-            say("fedcore: stopped by SIGTERM")
+        except _Terminated as interrupt:
+            say(_with_notes("fedcore: stopped by SIGTERM", interrupt))
             ctx.exit(TERMINATED)
         except MemoryError:
             say("fedcore: this needs more memory than there is")
             ctx.exit(WRONG_PROGRAM)
         except KeyboardInterrupt as interrupt:
-            say("\n  ".join(["fedcore: stopped by Ctrl-C", *getattr(interrupt, "__notes__", ())]))
+            say(_with_notes("fedcore: stopped by Ctrl-C", interrupt))
             ctx.exit(INTERRUPTED)
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
@@ -164,6 +164,10 @@ def _raise_later(interrupt: type[BaseException]) -> None:
 
     signal.signal(signal.SIGALRM, handle)
     signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+
+def _with_notes(message: str, error: BaseException) -> str:
+    return "\n  ".join([message, *getattr(error, "__notes__", ())])
 
 
 def say(message: str) -> None:

@@ -77,14 +77,14 @@ def load_project(file: Path, configuration: Configuration, *, trains: bool = Tru
         _check_all_are_called(module, file)
         context.current_runtime()
         tables = {name: value for name, value in configuration.items() if isinstance(value, dict)}
-        data = _call_function(module, file, "load_data", tables)
+        data = call_function(module, file, "load_data", tables)
         if not isinstance(data, tuple | list) or len(data) != 2:
             raise FedcoreError(f"{file}: load_data returns two client data, to train and to evaluate with")
         train, test = data
         arguments = {**tables, "train": train}
-        process = _call_function(module, file, "build_process", arguments)
+        process = call_function(module, file, "build_process", arguments)
         evaluation = (
-            _call_function(module, file, "build_evaluation", arguments) if hasattr(module, "build_evaluation") else None
+            call_function(module, file, "build_evaluation", arguments) if hasattr(module, "build_evaluation") else None
         )
         options = _options(module, file, {**arguments, "process": process}) if trains else {}
     return Project(train, test, process, evaluation, options)
@@ -107,7 +107,7 @@ def _options(module: ModuleType, file: Path, arguments: dict[str, Any]) -> dict[
     options: dict[str, Any] = {}
     for name, option in OPTIONS.items():
         if hasattr(module, name):
-            options[option] = _call_function(module, file, name, {**arguments, **options})
+            options[option] = call_function(module, file, name, {**arguments, **options})
     if hasattr(module, "should_retry_round"):
         options["should_retry_round"] = module.should_retry_round
     return options
@@ -149,13 +149,17 @@ def import_program(file: Path) -> ModuleType:
     return module
 
 
-def _call_function(module: ModuleType, file: Path, name: str, arguments: dict[str, Any]) -> Any:
+def call_function(module: ModuleType, file: Path, name: str, arguments: dict[str, Any]) -> Any:
     """The result of a function, with those of the given values that it names as parameters."""
     function = getattr(module, name, None)
     if function is None:
         raise FedcoreError(f"{file} has no function {name}; fedcore new writes a project that has it")
     parameters = inspect.signature(function).parameters.values()
-    missing = [p.name for p in parameters if p.name not in arguments and p.default is p.empty]
+    missing = [
+        p.name
+        for p in parameters
+        if p.name not in arguments and p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
     if missing:
         raise FedcoreError(f"{file}: {name} takes {missing[0]}, but there are {', '.join(arguments)}")
     with _translate_errors(file, name):

@@ -3,9 +3,11 @@
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import attrs
 
 import fedcore
 from fedcore.deployment.flare_exchange import FlareExchange, connect, provision
+from fedcore.deployment.site_check import check_site
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import read_settings
 from fedcore.deployment.site_sums import write_key
@@ -21,6 +24,12 @@ from fedcore.whole_files import write_whole
 
 START_S = 120.0
 """Seconds that the sites have to start and connect."""
+
+WATCH_S = 0.2
+"""Seconds between two looks at the sites' processes."""
+
+SHOWN_LINES = 10
+"""Last lines of a site's output that an error shows."""
 
 
 @attrs.frozen
@@ -49,9 +58,12 @@ def trial(directory: Path) -> Iterator[Trial]:
     Guarantees:
       - Files are in the folder `.trial` of the directory only; it is removed at the end.
       - The sites' processes end with the block, and with this process.
+      - A process that ends in the block ends the block, by SIGINT to the main thread, which runs it.
+      - An exception of the block has the last lines of the sites' outputs as a note.
 
     Raises:
-        FedcoreError: the sites do not start; the message has the last lines of their output.
+        FedcoreError: `fedcore site check` finds something wrong at a site, a site's process ends, or they do not
+            connect within `START_S`.
     """
     folder = directory.resolve() / ".trial"
     names = tuple(sorted(file.parent.name for file in directory.glob("sites/*/site.toml")))
@@ -68,11 +80,21 @@ def trial(directory: Path) -> Iterator[Trial]:
             keys[name] = write_key(folder / "sites" / name / "key.pem")
         peers = "".join(f'{name} = "{public}"\n' for name, public in keys.items())
         write_whole(folder / "sites" / "peers.toml", peers)
+        _check(folder, names)
         for name in names:
             processes[name] = _start(folder / "sites" / name)
-        exchange = _connect(kits["server"], names, folder)
-        with contextlib.closing(exchange):
+        with connect(kits["server"], names, 0.0, 0) as exchange, _interrupted_by_end(processes):
+            if offline := exchange.wait(START_S):
+                raise FedcoreError(f"{', '.join(offline)}: not connected within {START_S:g} s")
             yield Trial(folder / "sites", names, f"localhost:{port}", exchange)
+    except BaseException as error:
+        ended = [name for name, process in processes.items() if process.poll() is not None]
+        outputs = "\n  ".join(_last_lines(folder, name) for name in ended or processes)
+        if ended and isinstance(error, KeyboardInterrupt):  # by `_interrupted_by_end`
+            raise FedcoreError(f"{', '.join(ended)}: the site's process has ended\n  {outputs}") from None
+        if outputs:
+            error.add_note(outputs)
+        raise
     finally:
         for process in processes.values():
             if process.stdin is not None:
@@ -85,13 +107,44 @@ def trial(directory: Path) -> Iterator[Trial]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _connect(kit: Path, names: tuple[str, ...], folder: Path) -> FlareExchange:
+def _check(folder: Path, names: tuple[str, ...]) -> None:
+    wrong = []
+    for name in names:
+        findings = check_site(read_settings(folder / "sites" / name / "site.toml"), connects=False)
+        wrong += [f"  {name}: {f.part}: {f.text}" for f in findings if f.state == "wrong"]
+    if wrong:
+        raise FedcoreError(_named("\n".join(["the sites do not start", *wrong]), folder))
+
+
+@contextlib.contextmanager
+def _interrupted_by_end(processes: dict[str, subprocess.Popen]) -> Iterator[None]:
+    """Sends SIGINT to the main thread when one of the processes ends in the `with` block."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(WATCH_S):
+            if any(process.poll() is not None for process in processes.values()):
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                return
+
+    watcher = threading.Thread(target=watch, name="fedcore-trial", daemon=True)
+    watcher.start()
     try:
-        return connect(kit, names, START_S, None)
-    except FedcoreError as error:
-        outputs = [(folder / "sites" / name / "output.txt").read_text().strip()[-300:] for name in names]
-        details = "".join(f"\n  {name}: {text}" for name, text in zip(names, outputs, strict=True) if text)
-        raise FedcoreError(f"{error}{details}") from None
+        yield
+    finally:
+        is_over.set()
+        watcher.join()
+
+
+def _last_lines(folder: Path, name: str) -> str:
+    """The end of what a site's process has printed, which its log has too, but for how it ended."""
+    lines = (folder / "sites" / name / "output.txt").read_text(errors="replace").splitlines()
+    return _named("\n    ".join([f"{name} has printed", *lines[-SHOWN_LINES:]]), folder)
+
+
+def _named(text: str, folder: Path) -> str:
+    """A text with the names of the user's files in the place of their copies."""
+    return text.replace(str(folder), str(folder.parent))
 
 
 def _start(folder: Path) -> subprocess.Popen:

@@ -24,9 +24,10 @@ def try_(directory: Path, rounds: int) -> None:
     """Provisions certificates and keys, starts the sites of DIRECTORY, trains, and prints what each site let out.
 
     The sites are processes of their own, which the server reaches with mutual TLS over the loopback interface. All
-    files are in a folder `.trial` of DIRECTORY, which is removed at the end, and all processes end.
+    files are in a folder `.trial` of DIRECTORY, which is removed at the end, and all processes end. Nothing starts if
+    `fedcore site check` finds something wrong at a site; an error shows the last lines that the sites have printed.
     """
-    from fedcore.cli.projects import import_program
+    from fedcore.cli.projects import call_function, import_program
     from fedcore.deployment.engines import engine_installed
     from fedcore.errors import FedcoreError
 
@@ -40,7 +41,9 @@ def try_(directory: Path, rounds: int) -> None:
         )
     with trial(directory) as running:
         click.echo(f"{', '.join(running.sites)}: connected with mutual TLS to {running.address}")
-        history = import_program(program).train(running.exchange, rounds)
+        history = call_function(
+            import_program(program), program, "train", {"exchange": running.exchange, "rounds": rounds}
+        )
         for row in history:
             metrics = ", ".join(f"{k} {v:.4f}" for k, v in row.items() if isinstance(v, float) and "/" not in k)
             click.echo(f"round {row['round']}: {metrics}")
