@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from fedcore.aggregators.encoders.encoded_values import EncoderFn, is_large_float, value_codec
+from fedcore.aggregators.encoders.encoded_values import EncoderFn, LargeFloats, value_codec
 from fedcore.aggregators.encoders.uniform_quantization import uniform_quantization
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
 from fedcore.computation import federated_computation, tf_computation
@@ -52,6 +52,8 @@ class EncodedSumFactory(UnweightedAggregationFactory):
     def quantize_above_threshold(cls, quantization_bits: int = 8, threshold: int = 20000) -> "EncodedSumFactory":
         """Quantizes float tensors of more than `threshold` elements uniformly; the others are sent as they are.
 
+        `create` warns if there are none, as of an encoder in the place of `encoder_fn`.
+
         Args:
             quantization_bits: of each element, 1 to 16.
         Raises:
@@ -62,7 +64,7 @@ class EncodedSumFactory(UnweightedAggregationFactory):
         """
         encoder = uniform_quantization(bits=quantization_bits)
         threshold = whole_number("threshold", threshold, at_least=0)
-        return cls(lambda spec: encoder if is_large_float(spec, threshold) else None)
+        return cls(LargeFloats(encoder, threshold))
 
     def create(self, value_type: Type) -> AggregationProcess:
         require("numeric", value_type, "EncodedSumFactory")

@@ -289,21 +289,34 @@ def test_error_feedback_sends_codes_only_and_keeps_what_they_left_out(learner):
 
 
 def test_compression_aggregator_zeroes_and_clips():
-    process = fc.learning.compression_aggregator().create(fc.to_type(("float32", [2])), fc.to_type("float32"))
+    with pytest.warns(RuntimeWarning, match="encodes nothing"):
+        process = fc.learning.compression_aggregator().create(fc.to_type(("float32", [2])), fc.to_type("float32"))
     output = process.next(process.initialize(), [np.float32([0.6, 0.8]), np.float32([1e6, 0])], [1.0, 1.0])
     np.testing.assert_allclose(output.result, [0.3, 0.4], rtol=1e-5)
     assert output.measurements["zeroed_count"] == 1
 
 
-def test_an_encoder_that_meets_small_tensors_only_warns_that_it_encodes_nothing():
-    encoder = encoders.uniform_quantization(bits=4)
+@pytest.mark.parametrize(
+    ("make", "threshold"),
+    [
+        (lambda: fc.learning.compression_aggregator(weighted=False, encoder_fn=encoders.top_k(0.5)), "10,000"),
+        (lambda: fc.learning.compression_aggregator(weighted=False), "20,000"),
+        (lambda: EncodedSumFactory.quantize_above_threshold(threshold=64), "64"),
+    ],
+)
+def test_an_encoder_that_meets_small_tensors_only_warns_that_it_encodes_nothing(make, threshold):
     text = (
-        r"EncodedSumFactory encodes nothing: an encoder is for float tensors of more than 10,000 elements, and the "
-        r"largest tensor has 64\n  fix: encoder_fn=lambda spec: encoder encodes every tensor"
+        f"EncodedSumFactory encodes nothing: its encoder is for float tensors of more than {threshold} elements, and "
+        r"the largest tensor has 64\n  fix: encoder_fn=lambda spec: encoder encodes every tensor"
     )
     with pytest.warns(RuntimeWarning, match=text):
-        fc.learning.compression_aggregator(weighted=False, encoder_fn=encoder).create(fc.to_type(("float32", [64])))
-    EncodedSumFactory(encoder).create(fc.to_type([("float32", [64]), ("float32", [10_001])]))
+        make().create(fc.to_type(("float32", [64])))
+
+
+def test_an_encoder_that_meets_a_large_tensor_or_a_function_of_the_user_does_not_warn():
+    EncodedSumFactory(encoders.uniform_quantization(bits=4)).create(
+        fc.to_type([("float32", [64]), ("float32", [10_001])])
+    )
     EncodedSumFactory(lambda spec: None).create(VECTOR)
 
 

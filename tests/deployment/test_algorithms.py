@@ -157,6 +157,7 @@ def run_round(process, cohort):
 
 
 @pytest.mark.soak
+@pytest.mark.filterwarnings("ignore:.*encodes nothing")  # of these small models
 @pytest.mark.parametrize("name", PROCESSES)
 def test_an_algorithm_over_sites_has_the_bits_of_the_local_runtime(ten, columns, name):
     process, batches = PROCESSES[name](), Batches(4)

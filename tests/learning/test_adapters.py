@@ -145,6 +145,7 @@ AGGREGATORS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*encodes nothing")  # of these small models
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_the_frozen_weights_keep_their_bits(name):
     process = algorithms.build_unweighted_fed_avg(model_fn, sgd, model_aggregator=AGGREGATORS[name])

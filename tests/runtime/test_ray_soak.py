@@ -39,7 +39,11 @@ from two_machines import (
 import fedcore as fc
 from fedcore.errors import FedcoreError
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(1800),
+    pytest.mark.filterwarnings("ignore:.*encodes nothing"),  # of these small models
+]
 
 CPUS = 4
 

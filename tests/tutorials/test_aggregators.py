@@ -101,6 +101,7 @@ TUNED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*encodes nothing")  # of these small values
 @pytest.mark.parametrize("name", TUNED)
 def test_tuned_aggregators_give_the_weighted_mean_of_small_values(name):
     process = TUNED[name]().create(tff.TensorType(np.float32, (2,)), tff.TensorType(np.float32))

@@ -47,34 +47,26 @@ class ValueCodec:
     is_adaptive: bool
 
 
+@attrs.frozen
+class LargeFloats:
+    """Chooses an encoder for the float tensors of more than `threshold` elements."""
+
+    encoder: Encoder
+    threshold: int = THRESHOLD
+
+    def __call__(self, spec: tf.TensorSpec) -> Encoder | None:
+        return self.encoder if spec.dtype.is_floating and spec.shape.num_elements() > self.threshold else None
+
+
 EncoderFn: TypeAlias = Encoder | Callable[[tf.TensorSpec], Encoder | SpecEncoder | None]
 """The encoder of each tensor of a value; an encoder stands for that of large float tensors."""
 
 
-def encoder_chooser(encoder_fn: EncoderFn, who: str) -> Callable[[tf.TensorSpec], Encoder]:
-    """The encoder for each spec.
-
-    Args:
-        encoder_fn: a function of a `tf.TensorSpec`, which returns an encoder, or None for a tensor that is sent as it
-            is; or an encoder for the float tensors of more than `THRESHOLD` elements.
-    """
-    if isinstance(encoder_fn, Encoder):
-        return lambda spec: encoder_fn if is_large_float(spec, THRESHOLD) else identity()
-    if not callable(encoder_fn):
-        require_encoder(encoder_fn, who)  # type: ignore[unreachable] # another argument of a user
-
-    def choose(spec: tf.TensorSpec) -> Encoder:
-        encoder = encoder_fn(spec)
-        encoder = identity() if encoder is None else encoder.encoder if isinstance(encoder, SpecEncoder) else encoder
-        require_encoder(encoder, who)
-        return encoder
-
-    return choose
-
-
-def is_large_float(spec: tf.TensorSpec, threshold: int) -> bool:
-    """Whether a tensor has a float dtype and more than `threshold` elements."""
-    return spec.dtype.is_floating and spec.shape.num_elements() > threshold
+def _chosen(encoder_fn: Callable, spec: tf.TensorSpec, who: str) -> Encoder:
+    encoder = encoder_fn(spec)
+    encoder = identity() if encoder is None else encoder.encoder if isinstance(encoder, SpecEncoder) else encoder
+    require_encoder(encoder, who)
+    return encoder
 
 
 def value_codec(encoder_fn: EncoderFn, value_type: Type, who: str) -> ValueCodec:
@@ -94,14 +86,17 @@ def value_codec(encoder_fn: EncoderFn, value_type: Type, who: str) -> ValueCodec
         return value
 
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in tf.nest.flatten(structure[0])]
-    choose = encoder_chooser(encoder_fn, who)
-    if isinstance(encoder_fn, Encoder) and specs and not any(is_large_float(spec, THRESHOLD) for spec in specs):
+    if isinstance(encoder_fn, Encoder):
+        encoder_fn = LargeFloats(encoder_fn)
+    elif not callable(encoder_fn):
+        require_encoder(encoder_fn, who)  # type: ignore[unreachable] # another argument of a user
+    if isinstance(encoder_fn, LargeFloats) and specs and not any(map(encoder_fn, specs)):
         largest = max(spec.shape.num_elements() for spec in specs)
         warn_user(
-            f"{who} encodes nothing: an encoder is for float tensors of more than {THRESHOLD:,} elements, and the "
-            f"largest tensor has {largest:,}\n  fix: encoder_fn=lambda spec: encoder encodes every tensor"
+            f"{who} encodes nothing: its encoder is for float tensors of more than {encoder_fn.threshold:,} elements, "
+            f"and the largest tensor has {largest:,}\n  fix: encoder_fn=lambda spec: encoder encodes every tensor"
         )
-    encoders = [choose(spec) for spec in specs]
+    encoders = [_chosen(encoder_fn, spec, who) for spec in specs]
     structures = []
     for encoder, spec, (path, _leaf) in zip(encoders, specs, leaves(value_type), strict=True):
         try:
