@@ -182,6 +182,22 @@ def test_a_saved_process_counts_them_too(built, tmp_path):
     assert context.last_report().non_finite_clients == 2
 
 
+@pytest.mark.parametrize("wrap", [lambda krum: krum, fc.aggregators.concat_factory], ids=["alone", "in another"])
+def test_a_round_of_too_few_clients_for_an_aggregator_says_so(wrap):
+    krum = wrap(fc.aggregators.krum_factory(1))
+    process = algorithms.build_unweighted_fed_avg(line, RATE, model_aggregator=krum)
+    start = process.initialize()
+    kept = process.next(start, [client(i) for i in range(4)]).state
+    few = [note for note in context.last_report().notes if "selects none" in note]
+    moved = process.next(start, [client(i) for i in range(5)]).state
+
+    assert few[0].startswith("next_round: the aggregator selects none of 4 clients, too few for it: its result is NaN")
+    assert "krum_factory(f) and multi_krum_factory(f) need 2 f + 3 finite clients with examples" in few[0]
+    np.testing.assert_array_equal(kept.model.trainable[0], start.model.trainable[0])
+    assert not np.array_equal(moved.model.trainable[0], start.model.trainable[0])
+    assert not any("selects none" in note for note in context.last_report().notes)
+
+
 WARNED = """
 import json, sys, warnings
 import numpy as np

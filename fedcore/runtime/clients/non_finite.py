@@ -1,6 +1,6 @@
-"""Reports clients whose work (such as a model update) is NaN or infinite.
+"""Reports clients whose work (such as a model update) is NaN or infinite, and aggregators that select no client.
 
-Algorithms leave such work out, and count the clients in a metric. This module copies the metric into the report.
+Algorithms leave such work out, and count the clients in a metric. This module copies the metrics into the report.
 
 Decision 0082.
 """
@@ -20,38 +20,57 @@ from fedcore.types import FederatedType, StructType, TensorType, Type
 NON_FINITE_CLIENTS = "num_non_finite_clients"
 """Name of the metric: an integer, or a tensor of integers, anywhere in a result."""
 
-_paths: IdentityCache[list[tuple]] = IdentityCache(256)
-_first_warning = threading.Lock()  # held from the first warning on
+NUM_SELECTED = "num_selected"
+"""Name of a measurement: the clients whose values an aggregator joins, 0 if the round has too few for it."""
+
+_paths: IdentityCache[dict[str, list[tuple]]] = IdentityCache(256)
+_first_warnings = {name: threading.Lock() for name in (NON_FINITE_CLIENTS, NUM_SELECTED)}  # held from the first one on
 
 
 def note_non_finite(module: Module, result: object, report: Report) -> None:
-    """Copies the metric of a result into the report. Its first positive value in a process also gives a warning."""
-    paths = _paths.get(NON_FINITE_CLIENTS, [module], lambda: _find(module.main.type.result))
-    if not paths:
-        return
-    report.non_finite_clients = max(int(np.sum(_part(result, path))) for path in paths)
-    if not report.non_finite_clients:
-        return
-    at = user_location()
-    text = (
-        f"{module.main.name}: the work of {report.non_finite_clients} of {report.clients} clients is not finite (NaN "
-        "or infinite) and is left out; a smaller learning rate, clipped gradients or finite data may help. With "
-        f"fc.debug.check_numerics() around the call{f' at {at}' if at else ''}, it names the client and the operation"
-    )
+    """Copies the metrics of a result into the report. Their first occasion in a process also gives a warning."""
+    paths = _paths.get(NON_FINITE_CLIENTS, [module], lambda: _find_all(module.main.type.result))
+    counts = {name: [int(np.sum(_part(result, path))) for path in paths[name]] for name in paths}
+    report.non_finite_clients = max(counts[NON_FINITE_CLIENTS], default=0)
+    name, clients = module.main.name, report.clients
+    if report.non_finite_clients:
+        at = user_location()
+        text = (
+            f"{name}: the work of {report.non_finite_clients} of {clients} clients is not finite (NaN or infinite) and "
+            "is left out; a smaller learning rate, clipped gradients or finite data may help. With "
+            f"fc.debug.check_numerics() around the call{f' at {at}' if at else ''}, it names the client and the "
+            "operation"
+        )
+        _note(NON_FINITE_CLIENTS, text, report)
+    if 0 in counts[NUM_SELECTED]:
+        text = (
+            f"{name}: the aggregator selects none of {clients} clients, too few for it: its result is NaN, and a "
+            "learning process leaves its weights as they were. krum_factory(f) and multi_krum_factory(f) need 2 f + 3 "
+            "finite clients with examples, bulyan_factory(f) needs 4 f + 3"
+        )
+        _note(NUM_SELECTED, text, report)
+
+
+def _note(metric: str, text: str, report: Report) -> None:
     report.note(text)
-    if _first_warning.acquire(blocking=False):
+    if _first_warnings[metric].acquire(blocking=False):
         warn_or_log(f"{text}. Later calls say so in their metrics and reports only")
 
 
-def _find(type_: Type, path: tuple = ()) -> list[tuple]:
-    """The paths of the metric in a result type."""
+def _find_all(result: Type) -> dict[str, list[tuple]]:
+    measured = [path for path in _find(NUM_SELECTED, result) if path[0][0] in ("metrics", "measurements")]
+    return {NON_FINITE_CLIENTS: _find(NON_FINITE_CLIENTS, result), NUM_SELECTED: measured}
+
+
+def _find(metric: str, type_: Type, path: tuple = ()) -> list[tuple]:
+    """The paths of a metric in a result type."""
     if isinstance(type_, FederatedType):
-        return _find(type_.member, path)
+        return _find(metric, type_.member, path)
     if not isinstance(type_, StructType):
-        counts = path and path[-1][0] == NON_FINITE_CLIENTS and isinstance(type_, TensorType) and type_.dtype.is_integer
+        counts = path and path[-1][0] == metric and isinstance(type_, TensorType) and type_.dtype.is_integer
         return [path] if counts else []
     parts = enumerate(type_.elements)
-    return [metric_path for i, (name, part) in parts for metric_path in _find(part, (*path, (name, i)))]
+    return [metric_path for i, (name, part) in parts for metric_path in _find(metric, part, (*path, (name, i)))]
 
 
 def _part(value: Any, path: tuple) -> Any:
