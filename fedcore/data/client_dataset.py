@@ -26,7 +26,7 @@ from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.sequences.reading_order import WHOLE_DATASET
 from fedcore.graphs.sequences.steps import INFINITE, Step
 from fedcore.graphs.tensors.specs import element_spec
-from fedcore.graphs.tensors.values import leaves_of, to_python, unflatten
+from fedcore.graphs.tensors.values import flatten, leaves_of, to_python, unflatten
 from fedcore.ir.locations import describe
 from fedcore.types import TensorType, Type, fields_of, make_container, not_dense, tensor_leaves, to_type
 from fedcore.types.immutable_arrays import frozen, immutable
@@ -425,14 +425,26 @@ def _base(columns: Columns) -> tf.data.Dataset:
     element, groups = columns.element, columns.groups
     if columns.ragged:
         tensors = [tf.convert_to_tensor(array) for array in columns.arrays]
-        layout = Layout(element, ragged=True)
+        read_row = _row_reader(Layout(element, ragged=True))
         rows = tf.data.Dataset.range(columns.row_count)
-        return rows.map(lambda row: to_python(layout.example(tensors, row), element))
+        return rows.map(lambda row: to_python(unflatten(read_row(row, *tensors), element), element))
     if groups is None:
         return tf.data.Dataset.from_tensor_slices(to_python(unflatten(list(columns.arrays), element), element))
     arrays = [tf.convert_to_tensor(c) for c in columns.arrays]
     rows = tf.data.Dataset.from_tensor_slices((groups[:-1], groups[1:]))
     return rows.map(lambda b, e: to_python(unflatten([c[b:e] for c in arrays], element), element))
+
+
+@functools.lru_cache(maxsize=128)
+def _row_reader(layout: Layout) -> Callable:
+    """A function (row, columns) -> leaves of the example in the row, traced once for all clients of a layout."""
+    specs = [tf.TensorSpec([], tf.int64), *layout.column_specs()]
+
+    @tf.function(autograph=False, input_signature=specs)
+    def read_row(row: tf.Tensor, *columns: tf.Tensor) -> list[tf.Tensor]:
+        return flatten(layout.example(list(columns), row))
+
+    return read_row.get_concrete_function()
 
 
 def _real_map(dataset: tf.data.Dataset, step: Step, *, filters: bool = False) -> tf.data.Dataset:

@@ -8,6 +8,8 @@ import fedcore as fc
 from fedcore.data.sequence_values import columns_of
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.sequences.columns import Columns
+from fedcore.graphs.sequences.layout import Layout
+from fedcore.types.ragged_rows import RaggedRows
 
 RUNTIMES = {
     "default": fc.runtime.local(),
@@ -179,3 +181,14 @@ def test_columns_of_ragged_elements_travel_in_a_pickle():
     for have, want in zip(again.elements(0), by_hand(7), strict=True):
         for a, b in zip(have, want, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_the_reader_of_ragged_rows_is_traced_once_for_all_clients(monkeypatch):
+    traces, example = [], Layout.example
+    monkeypatch.setattr(Layout, "example", lambda self, *given: traces.append(self) or example(self, *given))
+    rows = [RaggedRows(np.arange(6 + n, dtype=np.int16), np.array([2, 4 + n])) for n in range(3)]
+    clients = [fc.data.ClientDataset.from_columns({"x": r, "y": np.arange(2, dtype=np.int16)}) for r in rows]
+    read = [[e["x"].tolist() for e in c.padded_batch(2).as_numpy_iterator()] for c in clients]
+
+    assert read == [[[[0, 1, *[0] * (2 + n)], [*range(2, 6 + n)]]] for n in range(3)]
+    assert len(traces) == 1
