@@ -1,10 +1,11 @@
 """The steps that only first calls have: a terminal is told which takes long, and a clock counts their seconds."""
 
 import contextlib
+import contextvars
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 SLOW_S = 3.0
 """Seconds after which a step is told."""
@@ -34,12 +35,35 @@ class _StepClock:
             return self._ended_s + (time.perf_counter() - self._began_s if self._running else 0.0)
 
 
-_clock = _StepClock()
+_clocks: contextvars.ContextVar[tuple[_StepClock, ...]] = contextvars.ContextVar("fedcore_step_clocks", default=())
 
 
-def slow_step_seconds() -> float:
-    """The seconds in which this process ran steps of first calls, in any thread, so far."""
-    return _clock.seconds()
+@contextlib.contextmanager
+def timed_slow_steps() -> Iterator[Callable[[], float]]:
+    """Gives a function that returns the seconds in which the `with` block ran steps of first calls, so far.
+
+    Steps of another block in another thread of the process are not counted; those of a block inside are.
+    """
+    clock = _StepClock()
+    token = _clocks.set((*_clocks.get(), clock))
+    try:
+        yield clock.seconds
+    finally:
+        _clocks.reset(token)
+
+
+def timed_as_here(task: Callable[[], None]) -> Callable[[], None]:
+    """The task, whose steps count, in whichever thread it runs, as those of the calling thread."""
+    clocks = _clocks.get()
+
+    def perform() -> None:
+        token = _clocks.set(clocks)
+        try:
+            task()
+        finally:
+            _clocks.reset(token)
+
+    return perform if clocks else task
 
 
 @contextlib.contextmanager
@@ -54,11 +78,14 @@ def slow_step(step: str) -> Iterator[None]:
     timer = threading.Timer(SLOW_S, _tell, [step])
     timer.daemon = True
     timer.start()
-    _clock.begin()
+    clocks = _clocks.get()
+    for clock in clocks:
+        clock.begin()
     try:
         yield
     finally:
-        _clock.end()
+        for clock in clocks:
+            clock.end()
         timer.cancel()
         timer.join()
 

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 import fedcore as fc
 from fedcore import slow_steps
+from fedcore.runtime.clients.workers import Workers
+from fedcore.runtime.stopping import Stop
 
 
 @contextlib.contextmanager
@@ -68,3 +70,24 @@ def test_seconds_of_steps_that_run_at_once_count_once(monkeypatch):
     now[0] += 8
 
     assert clock.seconds() == 7
+
+
+def test_a_block_counts_its_own_steps_in_its_threads_and_none_of_another_block(monkeypatch):
+    now, workers = [5.0], Workers(1, 2)
+    monkeypatch.setattr(slow_steps.time, "perf_counter", lambda: now[0])
+
+    def step():
+        with slow_steps.slow_step("tracing"):
+            now[0] += 1
+
+    with slow_steps.timed_slow_steps() as outer:
+        workers.call(step, Stop())
+        with slow_steps.timed_slow_steps() as inner:
+            step()
+        other = threading.Thread(target=step)
+        other.start()
+        other.join()
+    workers.call(step, Stop())
+    workers.close()
+
+    assert (outer(), inner()) == (2, 1)

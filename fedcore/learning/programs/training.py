@@ -29,7 +29,7 @@ from fedcore.learning.programs.surroundings import differences, surroundings_of
 from fedcore.program import ProgramStateManager, ReleaseManager
 from fedcore.program.run_directory import FINISHED, STOPPED, write_run_state
 from fedcore.simulation import VirtualClock
-from fedcore.slow_steps import slow_step_seconds
+from fedcore.slow_steps import timed_slow_steps
 from fedcore.templates.iterative import state_and_metrics
 from fedcore.types import member_of, strip_placement
 
@@ -152,8 +152,9 @@ class Training:
                 stack.callback(self._memory.states.close)
             if self._state_manager is not None:
                 self._writer = stack.enter_context(CheckpointWriter(self._state_manager))
+            compile_seconds = stack.enter_context(timed_slow_steps())
             while self.round < self.rounds and not self.stop_training:
-                self._run_round()
+                self._run_round(compile_seconds)
         if self.directory is not None:
             write_run_state(self.directory, FINISHED if self.round >= self.rounds else STOPPED)
         for callback in self._callbacks:
@@ -163,9 +164,9 @@ class Training:
         self.history.seed = self._seed
         return self.history
 
-    def _run_round(self) -> None:
+    def _run_round(self, compile_seconds: Callable[[], float]) -> None:
         self.round += 1
-        began, compiled = time.perf_counter(), slow_step_seconds()
+        began, compiled = time.perf_counter(), compile_seconds()
         for callback in self._callbacks:
             callback.on_round_begin(self.round)
         output, counts = self._next()
@@ -179,8 +180,7 @@ class Training:
         row = row_of(self.round, output.metrics, evaluated, counts)
         self.measures = measures([row])
         self.history.rows.append(row)
-        compile_seconds = slow_step_seconds() - compiled
-        self.history.seconds.append(time.perf_counter() - began - compile_seconds)
+        self.history.seconds.append(time.perf_counter() - began - (compile_seconds() - compiled))
         for callback in self._callbacks:
             callback.on_round_end(self.round, row)
         # A list would be a structure of numbers; a metric that is an array is one leaf.

@@ -13,6 +13,7 @@ import attrs
 from fedcore.errors import FedcoreError
 from fedcore.runtime.clients.blocked import blocked_threads
 from fedcore.runtime.stopping import GRACE_S, Stop, Stopped
+from fedcore.slow_steps import timed_as_here
 
 Job = TypeVar("Job")
 
@@ -224,7 +225,7 @@ class Workers:
         Raises:
             FedcoreError: the workers are closed.
         """
-        self._pools[pool].submit(_Task(run, task))
+        self._pools[pool].submit(_Task(run, timed_as_here(task)))
 
     def call(self, function: Callable, stop: Stop, pool: int = 0) -> Any:
         """Runs a function on a thread of the pool; returns its result or raises its error.

@@ -85,12 +85,13 @@ class DeviceExecutor:
         with compiling.lock:
             if not compiling.is_done:
                 future: Future = Future()
-                _compiler(self.device).put((lambda: self._compile(function, tensors), future))
-                future.result()
+                with slow_step(f"compiling {_stage_name(function)} for {self._suffix}"):
+                    _compiler(self.device).put((lambda: self._compile(function, tensors), future))
+                    future.result()
                 compiling.is_done = True
 
     def _compile(self, function: Realized, tensors: Sequence) -> None:
-        with tf.device(self.device), slow_step(f"compiling {_stage_name(function)} for {self._suffix}"):
+        with tf.device(self.device):
             function.get_ready(tensors)
 
     def call(self, function: Realized, tensors: Sequence, stop: Stop) -> tuple:
