@@ -6,50 +6,29 @@ multiplies the mean by the mean number of steps. Clients send a pair, of which `
 Source: Wang et al. 2020, arXiv:2007.07481. The library's `build_fed_nova` adds momentum and a proximal term.
 """
 
-from typing import Any
-
 import keras
 import numpy as np
 import tensorflow as tf
 
 import fedcore as fc
 from fedcore.learning import ClientWeighting, ModelWeights
-from fedcore.learning.algorithms.client_work import ClientWork, client_steps
-from fedcore.learning.algorithms.fed_avg import federated_averaging
-from fedcore.learning.models import gradients_of, trace_model
-from fedcore.learning.templates.training_result import finite_or_nothing
-from fedcore.learning.weighting import weight_and_report
+from fedcore.learning.algorithms.fed_avg import federated_averaging, local_training
+from fedcore.learning.models import trace_model
 
 
 def build_plain_fed_nova(model_fn, rate):
-    model = trace_model(model_fn)
-    roles = model.weight_roles
-
-    def begin(initial):
-        return {"weights": initial, "metrics": model.initial_metrics()}
-
-    def step(carry, batch, weights):
-        current = roles.replace(weights, carry["weights"])
-        gradients, _, assigned, metrics = gradients_of(model, current, carry["metrics"], batch)
-        trainable = tuple(w - rate * g for w, g in zip(current.trainable, gradients, strict=True))
-        return {"weights": roles.changing(ModelWeights(trainable, assigned)), "metrics": metrics}
-
-    def finish(carry, initial):
-        steps = tf.cast(carry["metrics"]["num_batches"][0], tf.float32)
-        change = roles.difference(carry["weights"], initial)
+    def update_of(change, metrics):
+        steps = tf.cast(metrics["num_batches"][0], tf.float32)
         normalized = tuple(c / tf.maximum(steps, 1.0) for c in change.trainable)
-        update = {"normalized": ModelWeights(normalized, change.non_trainable), "steps": steps}
-        return finite_or_nothing(update, *weight_and_report(model, ClientWeighting.NUM_EXAMPLES, carry["metrics"]))
+        return {"normalized": ModelWeights(normalized, change.non_trainable), "steps": steps}
 
-    train = client_steps(model, begin, step, finish)
-    result: Any = train.type_signature.result
-
-    @fc.tf_computation((), result["update"])
-    def conclude(state, mean):
+    def conclude(mean):
         change = tuple(mean["steps"] * d for d in mean["normalized"].trainable)
-        return state, ModelWeights(change, mean["normalized"].non_trainable)
+        return ModelWeights(change, mean["normalized"].non_trainable)
 
-    return federated_averaging(model, ClientWork(train, conclude=conclude))
+    model, sgd = trace_model(model_fn), fc.learning.optimizers.build_sgdm(rate)
+    work = local_training(model, sgd, ClientWeighting.NUM_EXAMPLES, update_of=update_of, conclude=conclude)
+    return federated_averaging(model, work)
 
 
 examples = tf.data.Dataset.from_tensor_slices((np.ones((4, 1), np.float32), np.ones((4, 1), np.float32))).batch(2)

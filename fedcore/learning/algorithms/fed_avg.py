@@ -152,6 +152,7 @@ def build_local_steps(
     sent_type: Type,
     correct: Callable | None = None,
     gradients_at: Callable | None = None,
+    update_of: Callable = lambda change, metrics: change,
 ) -> Computation:
     """The computation `(<W,sent,B*> -> TrainingResult)`: one step of the optimizer for each batch.
 
@@ -163,6 +164,8 @@ def build_local_steps(
             None) -> the gradients of the step. Default: as they are.
         gradients_at: (model, weights W, metric states, a batch, a function that scales a loss or None) -> the result of
             `gradients_and_weights`. Default: that.
+        update_of: (the client's change of U, the metric states) -> the update that the client sends, of any structure.
+            Default: the change.
     """
     roles = model.weight_roles
     if optimizer.example_mechanism is not None:
@@ -177,7 +180,8 @@ def build_local_steps(
 
     def finish(initial: ModelWeights, carry: Steps) -> TrainingResult:
         trainable = optimizer.final_weights(carry.optimizer, carry.weights.trainable)
-        update = roles.difference(attrs.evolve(carry.weights, trainable=trainable), initial)
+        change = roles.difference(attrs.evolve(carry.weights, trainable=trainable), initial)
+        update = update_of(change, carry.metrics)
         return finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
 
     return client_steps(model, begin, step, finish, sent=sent_type)
@@ -233,21 +237,29 @@ def local_training(
     model: PureModel,
     client_optimizer_fn: OptimizerLike | None,
     weighting: Weighting,
-    correct: Callable | None = None,
-    gradients_at: Callable | None = None,
+    *,
+    conclude: Callable | None = None,
+    **hooks: Any,
 ) -> ClientWork:
     """Steps of an optimizer whose hyperparameters stand in the state and are sent with the weights.
 
     Args:
         client_optimizer_fn: Default: the optimizer that the model was compiled with.
-        correct, gradients_at: as for `build_local_steps`.
+        conclude: in the server's graph, the joined updates -> the change of U. Default: they are that change.
+        hooks: `correct`, `gradients_at` and `update_of` of `build_local_steps`.
     """
     optimizer_fn = model.optimizer if client_optimizer_fn is None else client_optimizer_fn
     optimizer = as_optimizer(optimizer_fn, model.trainable_names, scales_loss=True, clips_examples=True)
 
     initialize = initial_hyperparameters(optimizer.hyperparameters)
-    steps = build_local_steps(model, optimizer, weighting, initialize.type_signature.result, correct, gradients_at)
-    return ClientWork(steps, initialize, hyperparameters=tuple(optimizer.hyperparameters))
+    sent_type = initialize.type_signature.result
+    steps: Any = build_local_steps(model, optimizer, weighting, sent_type, **hooks)
+    end = None
+    if conclude is not None:
+        end = tf_computation(sent_type, steps.type_signature.result["update"])(
+            lambda state, mean: (state, conclude(mean))
+        )
+    return ClientWork(steps, initialize, conclude=end, hyperparameters=tuple(optimizer.hyperparameters))
 
 
 # At the server.

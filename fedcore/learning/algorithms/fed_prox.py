@@ -67,7 +67,7 @@ def build_weighted_fed_prox(
 
     return federated_averaging(
         model,
-        local_training(model, client_optimizer_fn, client_weighting, proximal_term(proximal_strength)),
+        local_training(model, client_optimizer_fn, client_weighting, correct=proximal_term(proximal_strength)),
         server_optimizer_fn,
         model_distributor=model_distributor,
         model_aggregator=model_aggregator,
