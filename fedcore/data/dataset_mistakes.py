@@ -82,6 +82,8 @@ def _with_fixes(text: str, have: Type, want: SequenceType, batch: str, path: str
         fixes = [batch]
     elif _may_be_batch(have) and fits(_row(have), want.element):
         fixes = [f"{path} is batched: leave .batch(n) out, or put .unbatch() after it"]
+    elif _lacks_shapes(have, want.element):
+        fixes = ["tf.ensure_shape in a .map() of the data, behind what does not tell its shape, as tf.numpy_function"]
     elif _is_castable(have, want.element):
         fixes = [cast]
     elif _is_castable(batches, want.element):
@@ -103,6 +105,17 @@ def _is_castable(have: Type, want: Type) -> bool:
     return fits(map_tensors(lambda t: TensorType(next(remaining), t.shape), have), want) and not any(
         dtype.name == "str" for dtype in dtypes
     )
+
+
+def _lacks_shapes(have: Type, want: Type) -> bool:
+    """Whether elements differ from the wanted ones in shapes of unknown rank only."""
+    if len(tensor_leaves(have)) != len(tensor_leaves(want)):
+        return False
+    shapes = [
+        w.shape if h.shape is None else h.shape for h, w in zip(tensor_leaves(have), tensor_leaves(want), strict=True)
+    ]
+    remaining = iter(shapes)
+    return fits(map_tensors(lambda t: TensorType(t.dtype, next(remaining)), have), want)
 
 
 def _may_be_batch(type_: Type) -> bool:

@@ -164,6 +164,12 @@ def _code(fn: Callable) -> CodeType | None:
     return getattr(inspect.unwrap(fn), "__code__", None)
 
 
+def line_of_error(error: BaseException) -> str:
+    """A message's further line: the innermost line of the user's code that an error passed; empty if it passed none."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _kind(f.filename) == "user"]
+    return f"\n  at {_relative(frames[-1].filename)}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+
+
 @contextlib.contextmanager
 def naming_errors_of(part: str, fn: Callable) -> Iterator[None]:
     """Converts an error that a third party's function raises in the `with` block; errors of fedcore's functions stay.

@@ -191,3 +191,21 @@ def test_a_sparse_or_ragged_argument_is_refused_where_a_dense_one_is_wanted(give
     double = fc.tf_computation(fc.TensorType("float32", [None, None]))(lambda x: x * 2.0)
     with pytest.raises(TypeMismatch, match=f"x: {text}"):
         double(given)
+
+
+def test_a_function_that_does_not_tell_its_shape_gets_the_fix():
+    def double(x):
+        return tf.numpy_function(lambda v: 2 * v, [x], tf.float32)
+
+    @fc.federated_computation(fc.FederatedType(fc.SequenceType(fc.TensorType("float32", (None, 4))), fc.CLIENTS))
+    def batches(data):
+        return fc.federated_map(fc.tf_computation(lambda d: d.reduce(0, lambda n, _: n + 1)), data)
+
+    dataset = tf.data.Dataset.from_tensor_slices(X).batch(2).map(double)
+    with pytest.raises(TypeMismatch) as caught:
+        batches([dataset])
+    assert "float32[...]" in str(caught.value)
+    assert str(caught.value).endswith(
+        "\n  fix: tf.ensure_shape in a .map() of the data, behind what does not tell its shape, as tf.numpy_function"
+    )
+    assert batches([dataset.map(lambda x: tf.ensure_shape(x, [None, 4]))]) == [3]

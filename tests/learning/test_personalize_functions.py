@@ -136,6 +136,13 @@ def test_the_model_of_a_function_has_the_parts_of_a_variable_model():
     np.testing.assert_array_equal(compare(weights, CLIENTS[:1])["one"]["prediction"], [[[0.5]]])
 
 
+def test_ways_without_names_are_refused():
+    with pytest.raises(
+        TypeMismatch, match=r"personalize_fn_dict is a dict of optimizers, as \{'sgd': lambda: .*, not <"
+    ):
+        algorithms.build_personalization_eval_computation(Line, fc.learning.optimizers.build_sgdm(0.1))
+
+
 def test_with_a_baseline_function_each_way_is_a_function_that_makes_one():
     def build(way, baseline=evaluate, **options):
         algorithms.build_personalization_eval_computation(Line, {"sgd": way}, baseline, **options)

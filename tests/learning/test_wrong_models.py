@@ -143,3 +143,14 @@ def test_comparing_predictions_changes_no_state_of_a_layer():
     fc.learning.from_keras_model(fixed, CROSS, (tf.TensorSpec([None, 5, 6]), spec[1]))
     fc.learning.from_keras_model(ragged, CROSS, spec)
     assert float(ragged.layers[0].calls) == float(fixed.layers[0].calls)
+
+
+def test_an_error_in_a_function_of_the_user_names_its_line():
+    def loss(y_true, y_pred):
+        return tf.reduce_mean(y_pred, axis=[0, 1, 2])
+
+    with pytest.raises(TracingError, match="Invalid reduction dimension 2") as caught:
+        fc.learning.from_keras_model(model(), loss, SPEC)
+
+    line = loss.__code__.co_firstlineno + 1
+    assert str(caught.value).endswith(f"test_wrong_models.py:{line}: return tf.reduce_mean(y_pred, axis=[0, 1, 2])")

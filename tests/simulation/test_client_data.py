@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from fedcore.data import ClientDataset
+from fedcore.errors import TypeMismatch
 from fedcore.simulation import partition
 from fedcore.simulation.datasets import ArrayClientData, ClientData, TestClientData, client_data
 
@@ -167,3 +168,11 @@ def test_data_sets_may_come_from_a_function_of_the_client():
 
 def test_the_examples_of_the_docs_run():
     assert doctest.testmod(client_data).failed == 0
+
+
+def test_a_preprocessing_that_returns_nothing_is_named():
+    data = TestClientData(THREE).preprocess(lambda dataset: None)
+    with pytest.raises(
+        TypeMismatch, match=r"`<lambda>` \(.*test_client_data.py:\d+\) returns None; it returns the client"
+    ):
+        data.create_tf_dataset_for_client("b")

@@ -71,6 +71,11 @@ def build_personalization_eval_computation(
         >>> bool(metrics['sgd']['loss'][0] < metrics['baseline_metrics']['loss'][0])  # row 0: the first client's
         True
     """
+    if not isinstance(personalize_fn_dict, Mapping):
+        raise TypeMismatch(
+            f"personalize_fn_dict is a dict of optimizers, as {{'sgd': lambda: keras.optimizers.SGD(0.1)}}, "
+            f"not {brief(personalize_fn_dict)}"
+        )
     if not personalize_fn_dict or "baseline_metrics" in personalize_fn_dict:
         raise FedcoreError("personalize_fn_dict has at least one entry, and none named baseline_metrics")
     max_num_clients = whole_number("max_num_clients", max_num_clients, at_least=1)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from fedcore.errors import InvalidValue, TracingError, TypeMismatch, brief
 from fedcore.graphs import private_api, private_api_keras
 from fedcore.graphs.tensors.structures import TensorStructure
+from fedcore.ir.locations import line_of_error
 from fedcore.learning.models.keras_outputs import LossLike, output_names
 from fedcore.scalars import real_number, whole_number
 from fedcore.types import Type, tensor_leaves
@@ -223,7 +224,8 @@ def open_sizes_hint(type_: Type) -> str:
 
 
 def words_of(error: Exception) -> str:
-    """The message of an error of Keras or TensorFlow, without colours, arguments and names of internal operations."""
+    """The message of an error of Keras or TensorFlow, without colours, arguments and names of internal operations, and
+    the line of the user's loss, metric or layer that it comes from."""
     text = re.sub(r"\x1b\[[0-9;]*m|\{\{.*?\}\} ?| ?\[Op:.*?\]( name: *)?", "", str(error))
     text = text.split("\nArguments received by")[0]
-    return re.sub(r"^Exception encountered when calling [^\n]*\n", "", text).strip()
+    return re.sub(r"^Exception encountered when calling [^\n]*\n", "", text).strip() + line_of_error(error)

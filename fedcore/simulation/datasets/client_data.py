@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedcore.errors import InvalidValue, NotFound, TracingError, TypeMismatch, brief
+from fedcore.ir.locations import describe
 from fedcore.scalars import random_generator
 from fedcore.simulation.datasets.structures import (
     Structure,
@@ -327,7 +328,10 @@ class PreprocessedClientData(ClientData):
         return self._base._has(client_id)
 
     def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
-        return self._preprocess_fn(self._base.create_tf_dataset_for_client(client_id))
+        dataset = self._preprocess_fn(self._base.create_tf_dataset_for_client(client_id))
+        if dataset is None:
+            raise TypeMismatch(f"{describe(self._preprocess_fn)} returns None; it returns the client's data set")
+        return dataset
 
     def select(self, client_ids: Iterable[str]) -> ClientData:
         return PreprocessedClientData(self._base.select(client_ids), self._preprocess_fn)
