@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.process_memory import memory_bytes
+
 UNITS, FROZEN, TRAINED = 6_700, 6_700 * 6_700, 6_700 * 746  # 45 M and 5 M weights
 CLIENTS, EXAMPLES, BATCH = 8, 64, 32
 ROUNDS, WARM_UP = 7, 3  # of a training: the first checkpoint stores all weights, beside the second round
@@ -161,8 +163,7 @@ def _train_in_little_memory(frozen: bool, saves: bool) -> int:
             program_state_manager=_manager(Path(directory) if saves else None),
             progress=False,
         )
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.split("VmHWM:")[1].split()[0])
+    return memory_bytes()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ the making of the model, tracing and compilation.
 import importlib
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -19,6 +18,8 @@ from collections.abc import Callable
 import attrs
 import click
 import numpy as np
+
+from benchmarks.process_memory import memory_bytes
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 CHILD = "FEDCORE_LARGE_CHILD"
@@ -280,14 +281,13 @@ def hand_written_round(case: Case, clients: list) -> Callable[[], None]:
 
 def _measure(case: Case, side: str, rounds: int) -> dict:
     import keras
-    import psutil
     import tensorflow as tf
 
     if side == "fedcore":
         importlib.import_module("fedcore.learning")
     keras.ops.convert_to_tensor(tf.constant(0.0))  # what both sides start with is no part of the memory of a round
     clients = make_clients(case)
-    imported = psutil.Process().memory_info().rss
+    imported = memory_bytes("VmRSS")
     cpu_s = time.process_time()
     run = (fedcore_round if side == "fedcore" else hand_written_round)(case, clients)
     run()
@@ -296,10 +296,9 @@ def _measure(case: Case, side: str, rounds: int) -> dict:
     for _ in range(rounds):
         run()
     round_s = (time.process_time() - cpu_s) / rounds
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     data_bytes = sum(a.nbytes for client in clients for a in client)
     units = {"data": lambda: data_bytes, "MB": lambda: 10**6, "weights": lambda: 4 * make_model(case).count_params()}
-    return {"memory": (peak - imported) / units[case.unit](), "round_s": round_s, "first_s": first_s}
+    return {"memory": (memory_bytes() - imported) / units[case.unit](), "round_s": round_s, "first_s": first_s}
 
 
 def measure_case(case: Case, rounds: int, sides: tuple[str, ...] = SIDES) -> dict[str, dict | None]:

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import attrs
 import numpy as np
+
+from benchmarks.process_memory import memory_bytes
 
 WORDS, BATCH, RATE = 1000, 8, 0.1
 INPUTS, ROWS, STREAM_BYTES = 784, 32, 1 << 30
@@ -175,7 +176,7 @@ def _measure_stream(kind: str) -> dict:
     state = process.initialize()
     small = fc.data.ClientDataset.from_columns((np.zeros((64, INPUTS), "f"), np.zeros(64, "i"))).batch(ROWS)
     process.next(state, [small])
-    started = _memory_bytes("VmRSS")
+    started = memory_bytes("VmRSS")
     count, rng = STREAM_BYTES // (4 * INPUTS), np.random.default_rng(0)
 
     def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -194,12 +195,7 @@ def _measure_stream(kind: str) -> dict:
     cpu_s = time.process_time()
     process.next(state, [client])
     cpu_s = time.process_time() - cpu_s
-    return {"memory": (_memory_bytes("VmHWM") - started) / STREAM_BYTES, "round_s": cpu_s}
-
-
-def _memory_bytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith(name)).split()[1])
+    return {"memory": (memory_bytes() - started) / STREAM_BYTES, "round_s": cpu_s}
 
 
 if __name__ == "__main__":
