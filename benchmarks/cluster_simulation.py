@@ -27,7 +27,7 @@ from benchmarks.fedcore_rounds import Rounds, datasets
 from benchmarks.workloads import WORKLOADS, make_clients
 from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.client_count import ClientCount
-from fedcore.runtime.client_work import ClientSlice
+from fedcore.runtime.client_slice import ClientSlice
 from fedcore.runtime.clients.client_source import ClientSource
 from fedcore.runtime.clients.clients_being_read import ClientsBeingRead
 from fedcore.runtime.clients.device_stage import DeviceStage

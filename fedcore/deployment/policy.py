@@ -29,7 +29,7 @@ from fedcore.intrinsics.sent_names import readable_list
 from fedcore.intrinsics.sent_values import sent_bits
 from fedcore.ir import Function, Module, Operation, Parameter, Ref, Symbol
 from fedcore.privacy.events import dp_accounting
-from fedcore.runtime.client_work import SliceResult
+from fedcore.runtime.client_slice import SliceResult
 from fedcore.runtime.network.plan_runner import ClientStageOf
 from fedcore.runtime.stopping import GRACE_S
 from fedcore.types import FederatedType, SequenceType, StructType, TensorType, Type, leaves

@@ -37,7 +37,7 @@ from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir import Module
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import prepare
-from fedcore.runtime.client_work import SliceResult
+from fedcore.runtime.client_slice import SliceResult
 from fedcore.runtime.clients.device_stage import DeviceSliceExecutor
 from fedcore.runtime.cluster.environment import environment
 from fedcore.runtime.cluster.shipping import array_digest

@@ -4,7 +4,8 @@
 examples/process_pool.py implement a `SliceExecutor`.
 """
 
-from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
+from fedcore.runtime.client_slice import ClientSlice, SliceResult
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.clients.device_stage import DeviceSliceExecutor, DeviceStage
 from fedcore.runtime.clients.faults import FaultPolicy, drop
 from fedcore.runtime.clients.merge_tree import MergeTree

@@ -24,7 +24,8 @@ from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.tensors.values import unflatten
 from fedcore.intrinsics.planned import split_operands
 from fedcore.ir import Module, Ref
-from fedcore.runtime.client_work import ClientSlice, ClientWork
+from fedcore.runtime.client_slice import ClientSlice
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.clients.client_calls import StageCalls
 from fedcore.runtime.devices.device import DeviceExecutor, default_devices
 from fedcore.runtime.plan_executor import client_work

@@ -7,7 +7,7 @@ import types
 import numpy as np
 import tensorflow as tf
 
-from fedcore.runtime.client_work import ClientSlice
+from fedcore.runtime.client_slice import ClientSlice
 from fedcore.runtime.cluster.broadcasts import MAX_STAGES, Broadcasts
 from fedcore.runtime.cluster.messages import Bundle
 from fedcore.runtime.cluster.shipping import pack, pack_clients, unpack

@@ -23,7 +23,8 @@ from fedcore.graphs.sequences.layout import NotStreamed
 from fedcore.graphs.stages.client_loop import is_loopable, realize_loop
 from fedcore.graphs.stages.realize import Realized, pack, realize_client
 from fedcore.graphs.tensors.shared_memory import SHARED_BYTES
-from fedcore.runtime.client_work import ClientSlice, ClientWork
+from fedcore.runtime.client_slice import ClientSlice
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.devices.device import DeviceExecutor
 from fedcore.runtime.reports.report import Report
 

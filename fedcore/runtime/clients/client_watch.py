@@ -23,7 +23,8 @@ from fedcore.errors import ExecutionError, FedcoreError
 from fedcore.graphs.capture.breakpoints import breakpoint_of
 from fedcore.graphs.capture.debug_prints import breakpoint_numbers
 from fedcore.graphs.stages.client_values import DATA, ClientReplay, ClientValue, Printed
-from fedcore.runtime.client_work import ClientSlice, ClientWork
+from fedcore.runtime.client_slice import ClientSlice
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.clients.debugger import open_debugger
 
 MAX_RECORDED_BYTES = 256 * 2**20

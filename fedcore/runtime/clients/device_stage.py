@@ -15,7 +15,8 @@ from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.graphs.stages.realize import Products, Realized, realize_stage
 from fedcore.graphs.tensors.mapped_arrays import unstacked_rows
 from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
+from fedcore.runtime.client_slice import ClientSlice, SliceResult
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.clients.client_calls import StageCalls
 from fedcore.runtime.clients.deadlines import deadline
 from fedcore.runtime.clients.failures import failures_of

@@ -9,7 +9,7 @@ import tensorflow as tf
 from fedcore.data import client_name
 from fedcore.errors import ClientError, FedcoreError, SecureSumError, brief
 from fedcore.ir import Module
-from fedcore.runtime.client_work import ClientSlice, SliceResult
+from fedcore.runtime.client_slice import ClientSlice, SliceResult
 from fedcore.runtime.clients.failures import reason
 from fedcore.runtime.clients.finite_check import NotFinite
 from fedcore.runtime.clients.memory_budget import OverBudget

@@ -8,7 +8,7 @@ import tensorflow as tf
 from fedcore.errors import FedcoreError
 from fedcore.graphs.tensors.mapped_arrays import mapped_array
 from fedcore.graphs.tensors.values import flatten
-from fedcore.runtime.client_work import ClientSlice, SliceResult
+from fedcore.runtime.client_slice import ClientSlice, SliceResult
 
 MODERATE = 1e19
 """A matrix with no entry beyond it has a finite sum."""

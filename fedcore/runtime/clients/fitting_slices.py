@@ -14,7 +14,8 @@ import tensorflow as tf
 from fedcore.graphs.batched.batched_value import NoBatchingRule
 from fedcore.graphs.batched.schedule import pads_too_much
 from fedcore.graphs.sequences.streams import is_large
-from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
+from fedcore.runtime.client_slice import ClientSlice, SliceResult
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.clients.memory import DeviceMemory
 from fedcore.runtime.reports.report import Report
 

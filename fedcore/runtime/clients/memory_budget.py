@@ -18,7 +18,8 @@ from fedcore.graphs.batched.client_needs import ClientNeeds, client_needs, facto
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP
 from fedcore.graphs.batched.schedule import LEAST_WIDTH, quantity
 from fedcore.graphs.graphdef.form.operations import has_loops
-from fedcore.runtime.client_work import ClientSlice, ClientWork
+from fedcore.runtime.client_slice import ClientSlice
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.devices.machine_memory import memory_limit_bytes
 from fedcore.runtime.reports.report import StageMemory, bytes_text
 

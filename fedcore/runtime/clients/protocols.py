@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.ir import Module
-from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
+from fedcore.runtime.client_slice import ClientSlice, SliceResult
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.reports.report import Report
 from fedcore.runtime.stopping import Stop
 

@@ -7,7 +7,8 @@ import math
 from fedcore.collection_pause import without_collection
 from fedcore.data import ClientDataset
 from fedcore.graphs.tensors.identity_cache import IdentityCache
-from fedcore.runtime.client_work import ClientSlice, ClientWork
+from fedcore.runtime.client_slice import ClientSlice
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.clients.blocked import blocked_threads
 from fedcore.runtime.clients.client_source import UnreadRun, convert_client, is_read_once, may_block
 from fedcore.runtime.clients.clients_being_read import ClientsBeingRead

@@ -37,7 +37,8 @@ import attrs
 
 from fedcore.errors import ExecutionError, FedcoreError, SecureSumError
 from fedcore.graphs.tensors.identity_cache import IdentityCache
-from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
+from fedcore.runtime.client_slice import ClientSlice, SliceResult
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.clients.client_source import MAX_RUN_BYTES, ClientSource, UnreadRun, longest_first
 from fedcore.runtime.clients.client_watch import WatchedStage
 from fedcore.runtime.clients.clients_being_read import ClientsBeingRead

@@ -19,7 +19,8 @@ from fedcore.data import OpenedElsewhere
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.ir.bundle import to_bytes
 from fedcore.lru_cache import LruEntries
-from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
+from fedcore.runtime.client_slice import ClientSlice, SliceResult
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.clients.device_stage import DeviceSliceExecutor
 from fedcore.runtime.clients.faults import FaultPolicy, Run
 from fedcore.runtime.clients.merge_tree import ABSENT

@@ -18,7 +18,7 @@ from fedcore.errors import ExecutionError
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.ir import Module
 from fedcore.ir.bundle import from_bytes
-from fedcore.runtime.client_work import ClientSlice
+from fedcore.runtime.client_slice import ClientSlice
 
 SMALL_BYTES = 1024
 """Arrays of fewer bytes travel in the pickle itself."""

@@ -10,7 +10,8 @@ from typing import Any
 import ray
 
 from fedcore.graphs.tensors.identity_cache import IdentityCache
-from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
+from fedcore.runtime.client_slice import ClientSlice, SliceResult
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.clients.faults import ClientIds
 from fedcore.runtime.clients.merge_tree import MergeTree
 from fedcore.runtime.clients.run_lengths import RunLengths

@@ -14,7 +14,7 @@ import attrs
 import ray
 
 from fedcore.lru_cache import LruEntries
-from fedcore.runtime.client_work import ClientSlice, SliceResult
+from fedcore.runtime.client_slice import ClientSlice, SliceResult
 from fedcore.runtime.clients.faults import ClientIds
 from fedcore.runtime.clients.protocols import WorkerEnded
 from fedcore.runtime.cluster.environment import differences, environment

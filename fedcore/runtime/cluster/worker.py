@@ -19,7 +19,8 @@ from fedcore.graphs.tensors.intra_op_threads import set_intra_op_threads
 from fedcore.ir import Module
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import prepare
-from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
+from fedcore.runtime.client_slice import ClientSlice, SliceResult
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.clients.device_stage import DeviceSliceExecutor
 from fedcore.runtime.clients.failures import where_clients_run
 from fedcore.runtime.clients.faults import ClientIds, Drop, FaultPolicy

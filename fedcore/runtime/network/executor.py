@@ -16,7 +16,8 @@ from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.ir.bundle import to_bytes
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import ClientValues
-from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
+from fedcore.runtime.client_slice import ClientSlice, SliceResult
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.clients.faults import Drop, QuotesNoValue
 from fedcore.runtime.clients.merge_tree import MergeTree
 from fedcore.runtime.clients.sliced_executor import SlicedClientsExecutor

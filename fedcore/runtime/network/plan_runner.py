@@ -9,7 +9,8 @@ import numpy as np
 
 from fedcore.intrinsics.stage_cut import StageCut, cut_stage
 from fedcore.ir import Module
-from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
+from fedcore.runtime.client_slice import ClientSlice, SliceResult
+from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.clients.device_stage import DeviceSliceExecutor
 from fedcore.runtime.clients.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.plan_executor import client_work
