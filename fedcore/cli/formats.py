@@ -4,8 +4,9 @@ import json
 import math
 from collections.abc import Sequence
 
-from fedcore.ir import Constant, Function, Graph, Module, Operation, Ref, Symbol, to_networkx
+from fedcore.ir import Constant, Function, Graph, Module, Operation, to_networkx
 from fedcore.ir.module import TEXT_VERSION, Blob
+from fedcore.ir.networkx_graph import GRAPH, PARAMETER, RETURN, USE, dataflow_edges, dataflow_nodes
 from fedcore.ir.printer import print_value
 
 _FILLS = {"CLIENTS": "#e3f3e6", "SERVER": "#fde8e4", None: "#f2f2f2"}
@@ -92,60 +93,55 @@ def as_dot(modules: Sequence[Module]) -> str:
 
 
 def _digraph(module: Module) -> str:
-    lines = [
-        f"digraph {_quote(module.stage)} {{",
-        "  compound=true; rankdir=TB; fontname=Helvetica;",
-        "  node [fontname=Helvetica, fontsize=10]; edge [fontname=Helvetica, fontsize=8];",
-    ]
-    for graph in module.graphs:
-        lines.append(f"  {_id(graph.name)} [shape=box3d, {_label(f'@{graph.name}', str(graph.type))}];")
-    for index, function in enumerate(module.functions):
-        lines += _cluster(index, function)
-    for function in module.functions:
-        lines += _uses(module, function)
-    return "\n".join([*lines, "}", ""])
+    edges = [*dataflow_edges(module)]
+    callees: dict[str, str] = {}
+    for start, end, kind, _ in edges:
+        if kind == USE:
+            callees.setdefault(end, start.removesuffix(" return"))
+    graphs: list[str] = []
+    clusters = {function.name: _cluster_head(index, function) for index, function in enumerate(module.functions)}
+    for name, node in dataflow_nodes(module):
+        id_, kind = _id(name), node["kind"]
+        if kind == GRAPH:
+            graphs.append(f"  {id_} [shape=box3d, {_label(name, node['type'])}];")
+            continue
+        if kind == RETURN:
+            style = "shape=point, xlabel=return"
+        elif kind == PARAMETER:
+            style = f"shape=plain, {_label(name.partition(' ')[2], node['type'])}"
+        else:
+            fill = _FILLS.get(node["type"].rpartition("@")[2], "#ffffff")
+            title = f"{kind} {callees.get(name, '')}".rstrip()
+            style = f"style=filled, fillcolor={_quote(fill)}, {_label(title, node['type'])}"
+        clusters[node["function"]].append(f"    {id_} [{style}];")
+    return "\n".join(
+        [
+            f"digraph {_quote(module.stage)} {{",
+            "  compound=true; rankdir=TB; fontname=Helvetica;",
+            "  node [fontname=Helvetica, fontsize=10]; edge [fontname=Helvetica, fontsize=8];",
+            *graphs,
+            *(line for cluster in clusters.values() for line in [*cluster, "  }"]),
+            *(
+                f"  {_id(start)} -> {_id(end)}{' [style=dashed]' if kind == USE else ''};"
+                for start, end, kind, positions in edges
+                for _ in positions
+            ),
+            "}",
+            "",
+        ]
+    )
 
 
-def _cluster(index: int, function: Function) -> list[str]:
+def _cluster_head(index: int, function: Function) -> list[str]:
     where = None if function.placement is None else str(function.placement)
     title = f"@{function.name}" + (f" at {where}" if where else "")
     attributes = ", ".join(f"{key}={print_value(value)}" for key, value in function.attributes.items())
-    lines = [
-        f"  subgraph cluster_{index} {{",
-        f"    style=filled; color={_quote(_FILLS[None] if where is None else _FILLS.get(where, _FILLS[None]))};",
-        f"    {_label(title, attributes)};",
-    ]
-    for parameter in function.parameters:
-        label = _label(f"%{parameter.name}", str(parameter.type))
-        lines.append(f"    {_id(function.name, parameter.name)} [shape=plain, {label}];")
-    for op in function.operations:
-        fill = _FILLS.get(str(getattr(op.type, "placement", None)), "#ffffff")
-        style = f"style=filled, fillcolor={_quote(fill)}"
-        callee = next((str(o) for o in op.operands if isinstance(o, Symbol)), "")
-        title = f"{op.kind} {callee}".rstrip()
-        lines.append(f"    {_id(function.name, op.name)} [{style}, {_label(title, str(op.type))}];")
-    lines.append(f"    {_id(function.name, 'return', 'of')} [shape=point, xlabel=return];")
-    return [*lines, "  }"]
+    color = _quote(_FILLS.get(where, _FILLS[None]))
+    return [f"  subgraph cluster_{index} {{", f"    style=filled; color={color};", f"    {_label(title, attributes)};"]
 
 
-def _uses(module: Module, function: Function) -> list[str]:
-    """The arrows into a function's operations and into its result."""
-    into = [(operand, _id(function.name, op.name)) for op in function.operations for operand in op.operands]
-    into.append((function.result, _id(function.name, "return", "of")))
-    lines = []
-    symbols = module.symbols()
-    for operand, end in into:
-        if isinstance(operand, Ref):
-            lines.append(f"  {_id(function.name, operand.name)} -> {end};")
-            continue
-        used = symbols[operand.name]
-        start = _id(used.name) if isinstance(used, Graph) else _id(used.name, "return", "of")
-        lines.append(f"  {start} -> {end} [style=dashed];")
-    return lines
-
-
-def _id(*names: str) -> str:
-    return _quote("/".join(names))
+def _id(node: str) -> str:
+    return _quote(node.removeprefix("@").replace(" %", "/"))
 
 
 def _label(title: str, below: str) -> str:

@@ -10,9 +10,9 @@ from fedcore.cli.named_nodes import named_graph_def
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.op_signature import attribute_value
 from fedcore.graphs.dataflow.text_attributes import attribute_definitions, normal_value, print_normal_value
-from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
+from fedcore.ir import Graph, Module
 from fedcore.ir.module import NodeSource
-from fedcore.ir.printer import print_value
+from fedcore.ir.networkx_graph import PARAMETER, dataflow_edges, dataflow_nodes
 
 _LONGEST = 200  # characters of an attribute
 _MANY = 8  # arguments, or results, beyond which they are a layer
@@ -33,31 +33,23 @@ def as_model_explorer(modules: Sequence[Module]) -> str:
 
 
 def _module_graph(module: Module) -> dict[str, Any]:
-    tensorflow_graphs = {graph.name for graph in module.graphs}
+    graphs = {f"@{graph.name}": graph.name for graph in module.graphs}
+    operands: dict[str, dict[int, str]] = {}
+    for start, end, _, positions in dataflow_edges(module):
+        operands.setdefault(end, {}).update(dict.fromkeys(positions, start))
     nodes = []
-    for function in module.functions:
-        name = f"@{function.name}"
-        for parameter in function.parameters:
-            id_ = f"{name} %{parameter.name}"
-            nodes.append(_node(id_, f"%{parameter.name}", name, [], {"type": str(parameter.type)}))
-        for op in function.operations:
-            callees = [o.name for o in op.operands if isinstance(o, Symbol) and o.name in tensorflow_graphs]
-            label = " ".join([op.kind, *(f"@{callee}" for callee in callees)])
-            edges = [_operand(function, o) for o in op.operands if str(o) not in {f"@{c}" for c in callees}]
-            nodes.append(_node(f"{name} %{op.name}", label, name, edges, _properties(op), subgraphs=callees))
-        properties = {"type": str(function.result_type)}
-        nodes.append(_node(f"{name} return", "return", name, [_operand(function, function.result)], properties))
+    for name, node in dataflow_nodes(module):
+        if name in graphs:
+            continue
+        starts = [start for _, start in sorted(operands.get(name, {}).items())]
+        callees = [start for start in starts if start in graphs]
+        label = name.partition(" ")[2] if node["kind"] == PARAMETER else " ".join([node["kind"], *callees])
+        location = {"location": node["location"]} if "location" in node else {}
+        properties = {"type": node["type"], **node.get("attributes", {}), **location}
+        edges = [(start, "0") for start in starts if start not in graphs]
+        subgraphs = [graphs[callee] for callee in callees]
+        nodes.append(_node(name, label, f"@{node['function']}", edges, properties, subgraphs=subgraphs))
     return {"id": f"@{module.main.name}", "nodes": nodes}
-
-
-def _operand(function: Function, operand: Ref | Symbol) -> tuple[str, str]:
-    """The node of an operand, or of the result of a function that is one, and the number of its output."""
-    return (f"@{function.name} %{operand.name}" if isinstance(operand, Ref) else f"@{operand.name} return"), "0"
-
-
-def _properties(op: Operation) -> dict[str, str]:
-    location = {} if op.location is None else {"location": str(op.location)}
-    return {"type": str(op.type), **{key: print_value(value) for key, value in op.attributes.items()}, **location}
 
 
 def _tensorflow_graphs(graph: Graph, data: bytes) -> list[dict[str, Any]]:

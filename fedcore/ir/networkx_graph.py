@@ -52,36 +52,36 @@ def to_networkx(module: Module) -> "networkx.DiGraph":
     except ImportError as error:
         raise FedcoreError("fc.ir.to_networkx needs networkx: pip install 'fedcore[networkx]'") from error
     result = networkx.DiGraph(stage=module.stage, digest=module.digest(), main=module.main.name)
-    for graph in module.graphs:
-        result.add_node(f"@{graph.name}", kind=GRAPH, type=str(graph.type))
-    for function in module.functions:
-        for node, attributes in _nodes(module, function):
-            result.add_node(node, **attributes)
-    for function in module.functions:
-        for start, end, kind, positions in _edges(module, function):
-            result.add_edge(start, end, kind=kind, operands=",".join(map(str, positions)))
+    for node, attributes in dataflow_nodes(module):
+        others = attributes.pop("attributes", {})
+        texts = ", ".join(f"{key}={text}" for key, text in others.items() if key != "bits")
+        result.add_node(node, **attributes, **({"attributes": texts} if texts else {}))
+    for start, end, kind, positions in dataflow_edges(module):
+        result.add_edge(start, end, kind=kind, operands=",".join(map(str, positions)))
     return result
 
 
-def _nodes(module: Module, function: Function) -> Iterator[tuple[str, dict[str, Any]]]:
-    for parameter in function.parameters:
-        yield f"@{function.name} %{parameter.name}", _describe(function, PARAMETER, parameter.type)
-    for op in function.operations:
-        attributes = _describe(function, op.kind, op.type)
-        if "bits" in op.attributes:
-            attributes["bits"] = op.attributes["bits"]
-        if op.location is not None:
-            attributes["location"] = str(op.location)
-            if op.location.library is not None:
-                attributes["library"] = str(op.location.library)
-        strategy = _strategy(module, function, op)
-        if strategy:
-            attributes["strategy"] = strategy
-        others = ", ".join(f"{k}={print_value(v)}" for k, v in op.attributes.items() if k != "bits")
-        if others:
-            attributes["attributes"] = others
-        yield f"@{function.name} %{op.name}", attributes
-    yield f"@{function.name} return", _describe(function, RETURN, function.result_type)
+def dataflow_nodes(module: Module) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The nodes of `to_networkx`; `attributes` maps the names of all attributes of an operation to texts."""
+    for graph in module.graphs:
+        yield f"@{graph.name}", {"kind": GRAPH, "type": str(graph.type)}
+    for function in module.functions:
+        for parameter in function.parameters:
+            yield f"@{function.name} %{parameter.name}", _describe(function, PARAMETER, parameter.type)
+        for op in function.operations:
+            attributes = _describe(function, op.kind, op.type)
+            if "bits" in op.attributes:
+                attributes["bits"] = op.attributes["bits"]
+            if op.location is not None:
+                attributes["location"] = str(op.location)
+                if op.location.library is not None:
+                    attributes["library"] = str(op.location.library)
+            strategy = _strategy(module, function, op)
+            if strategy:
+                attributes["strategy"] = strategy
+            attributes["attributes"] = {key: print_value(value) for key, value in op.attributes.items()}
+            yield f"@{function.name} %{op.name}", attributes
+        yield f"@{function.name} return", _describe(function, RETURN, function.result_type)
 
 
 def _describe(function: Function, kind: str, type_: Type) -> dict[str, Any]:
@@ -110,17 +110,18 @@ def _strategy(module: Module, function: Function, op: Operation) -> str | None:
     return next((str(f.attributes["strategy"]) for f in used if "strategy" in f.attributes), None)
 
 
-def _edges(module: Module, function: Function) -> Iterator[tuple[str, str, str, list[int]]]:
-    """The edges into a function's operations, and into its result."""
-    targets = [(f"@{function.name} %{op.name}", op.operands) for op in function.operations]
-    for target, operands in [*targets, (f"@{function.name} return", (function.result,))]:
-        positions: dict[Operand, list[int]] = {}
-        for position, operand in enumerate(operands):
-            positions.setdefault(operand, []).append(position)
-        for operand, places in positions.items():
-            if isinstance(operand, Ref):
-                yield f"@{function.name} %{operand.name}", target, VALUE, places
-            elif isinstance(module.symbols()[operand.name], Graph):
-                yield f"@{operand.name}", target, USE, places
-            else:
-                yield f"@{operand.name} return", target, USE, places
+def dataflow_edges(module: Module) -> Iterator[tuple[str, str, str, list[int]]]:
+    """The edges of `to_networkx`: start, end, kind, and positions among the operands of the end."""
+    for function in module.functions:
+        targets = [(f"@{function.name} %{op.name}", op.operands) for op in function.operations]
+        for target, operands in [*targets, (f"@{function.name} return", (function.result,))]:
+            positions: dict[Operand, list[int]] = {}
+            for position, operand in enumerate(operands):
+                positions.setdefault(operand, []).append(position)
+            for operand, places in positions.items():
+                if isinstance(operand, Ref):
+                    yield f"@{function.name} %{operand.name}", target, VALUE, places
+                elif isinstance(module.symbols()[operand.name], Graph):
+                    yield f"@{operand.name}", target, USE, places
+                else:
+                    yield f"@{operand.name} return", target, USE, places
