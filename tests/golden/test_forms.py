@@ -26,8 +26,20 @@ def computation(name: str):
 
 
 def shown(text: str) -> str:
-    """The text without digests of graphs, which change with TensorFlow's version, and lines of the library's files."""
-    return re.sub(r'( in "[^"]*"):\d+', r"\1:…", re.sub(r"sha256:[0-9a-f]{64}", "sha256:…", text))
+    """The text without digests of graphs, which change with TensorFlow's version, and lines of the library's files.
+
+    An operation's location is shown where it differs from that of the line above.
+    """
+    text = re.sub(r'( in "[^"]*"):\d+', r"\1:…", re.sub(r"sha256:[0-9a-f]{64}", "sha256:…", text))
+    lines, above = [], ""
+    for line in text.split("\n"):
+        body, _, location = line.partition("   loc(")
+        if body.startswith("  %"):
+            location = location or "none)"
+            line = body if location == above else f"{body}   loc({location}"
+        lines.append(line)
+        above = location
+    return "\n".join(lines)
 
 
 @pytest.mark.parametrize("stage", ["traced", "lowered", "planned"])
