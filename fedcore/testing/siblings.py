@@ -6,13 +6,15 @@ one without attributes matches all of them.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Block, Node, Region, Value, active_block, building
+from fedcore.graphs.dataflow.graph import Block, Node, Region, Value
+from fedcore.graphs.dataflow.rewriting import RegionCopy
 from fedcore.graphs.dataflow.shape_inference import signature
 from fedcore.ir import Module, parse_module, verify
 
@@ -48,7 +50,7 @@ def region_siblings(region: Region) -> Iterator[Region]:
     for change, swap in _changes(region):
         for constants in (True, False) if swap else (True,):
             try:
-                yield _changed(region, change, swap, constants)
+                yield _Sibling(change, swap, constants).of(region)
             except (FedcoreError, ValueError, TypeError):
                 continue
             break
@@ -110,39 +112,37 @@ def _other_constants(array: np.ndarray) -> list[np.ndarray]:
     return [other for other in others if not np.array_equal(other, array)]
 
 
-def _changed(
-    region: Region, change: Change | None, swap: tuple[tf.DType, tf.DType] | None, swaps_constants: bool
-) -> Region:
+class _Sibling(RegionCopy):
     """A copy of a region, with the dtypes, shapes and attributes that TensorFlow infers.
 
-    Raises:
-        ValueError: operands do not fit.
+    `of` raises a ValueError if operands do not fit.
     """
 
-    def swapped(content: object) -> object:
-        return swap[1] if swap is not None and isinstance(content, tf.DType) and content == swap[0] else content
+    def __init__(self, change: Change | None, swap: tuple[tf.DType, tf.DType] | None, swaps_constants: bool) -> None:
+        super().__init__()
+        self.is_changed = True
+        self._change, self._swaps_constants = change, swaps_constants
+        self._dtypes = dict([swap] if swap is not None else ())
 
-    block, values = Block(active_block()), dict[Value, Value]()
-    for value in region.arguments:
-        values[value] = block.argument(swapped(value.dtype), value.shape)
-    with building(block):
-        for node in region.nodes:
-            inputs = [values[v] for v in node.inputs]
-            if node.op == "Const":
-                attributes = dict(node.attributes)
-                if swaps_constants and swapped(attributes["dtype"]) is not attributes["dtype"]:
-                    dtype = tf.as_dtype(swapped(attributes["dtype"]))
-                    attributes = {"value": np.asarray(attributes["value"]).astype(dtype.as_numpy_dtype), "dtype": dtype}
-            else:
-                inferred = signature(node.op).inferred
-                attributes = {k: swapped(v) for k, v in node.attributes.items() if k not in inferred}
-                if change is not None:
-                    change(node, inputs, attributes)
-            outputs = ops.add_node(node.op, inputs, attributes)
-            if _has_more_axes(inputs, node.inputs) and not _has_more_axes(outputs, node.outputs):
-                raise FedcoreError(f"{node.op} does not broadcast")  # kernels take more than is declared
-            values.update(zip(node.outputs, outputs, strict=True))
-    return block.region([values[v] for v in region.results])
+    def argument_dtype(self, argument: Value) -> tf.DType:
+        return self._swap(argument.dtype)
+
+    def _swap(self, content: Any) -> Any:
+        return self._dtypes.get(content, content) if isinstance(content, tf.DType) else content
+
+    def add(self, node: Node, block: Block, inputs: Sequence[Value], regions: Sequence[Region]) -> Sequence[Value]:
+        inputs, attributes = list(inputs), dict(node.attributes)
+        if node.op != "Const":
+            inferred = signature(node.op).inferred
+            attributes = {k: self._swap(v) for k, v in attributes.items() if k not in inferred}
+            if self._change is not None:
+                self._change(node, inputs, attributes)
+        elif self._swaps_constants and (dtype := self._swap(attributes["dtype"])) != attributes["dtype"]:
+            attributes = {"value": np.asarray(attributes["value"]).astype(dtype.as_numpy_dtype), "dtype": dtype}
+        outputs = ops.add_node(node.op, inputs, attributes)
+        if _has_more_axes(inputs, node.inputs) and not _has_more_axes(outputs, node.outputs):
+            raise FedcoreError(f"{node.op} does not broadcast")  # kernels take more than is declared
+        return outputs
 
 
 def _has_more_axes(have: Sequence[Value], want: Sequence[Value]) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
+import tensorflow as tf
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.dataflow.constant_values import static_value
@@ -102,6 +103,10 @@ class RegionCopy:
         """
         return copy_node(node, block, inputs, regions)
 
+    def argument_dtype(self, argument: Value) -> tf.DType:
+        """The dtype of the copy of a region's argument."""
+        return argument.dtype
+
     def is_left_out(self, node: Node) -> bool:
         """Whether the copy has no node in the place of this one; nothing may read its results then."""
         return False
@@ -114,7 +119,7 @@ class RegionCopy:
         block = Block(active_block())
         values = self._values
         for value in region.arguments:
-            values[value] = block.argument(value.dtype, value.shape)
+            values[value] = block.argument(self.argument_dtype(value), value.shape)
         with building(block):
             for node in region.nodes:
                 if self.is_left_out(node):
