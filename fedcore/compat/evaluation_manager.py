@@ -70,40 +70,16 @@ class EvaluationManager:
         cohort_size: int,
         duration: datetime.timedelta = datetime.timedelta(hours=24),
     ) -> None:
-        self._data_source = data_source
-        self._aggregated_metrics_manager = aggregated_metrics_manager
-        self._create_state_manager_fn = create_state_manager_fn
-        self._create_process_fn = create_process_fn
-        self._cohort_size = cohort_size
-        self._duration = duration
+        self.data_source = data_source
+        self.aggregated_metrics_manager = aggregated_metrics_manager
+        self.create_state_manager_fn = create_state_manager_fn
+        self.create_process_fn = create_process_fn
+        self.cohort_size = cohort_size
+        self.duration = duration
         self._states = create_state_manager_fn(MANAGER_NAME)
         self._running: dict[int, int] = {}  # training round -> when its evaluation began, in seconds since 1970
         self._tasks: set[asyncio.Task] = set()
         self._saving = asyncio.Lock()
-
-    @property
-    def data_source(self) -> FederatedDataSource:
-        return self._data_source
-
-    @property
-    def aggregated_metrics_manager(self) -> ReleaseManager | None:
-        return self._aggregated_metrics_manager
-
-    @property
-    def create_state_manager_fn(self) -> Callable[[str], FileProgramStateManager]:
-        return self._create_state_manager_fn
-
-    @property
-    def create_process_fn(self) -> Callable[[str], ProcessAndManager]:
-        return self._create_process_fn
-
-    @property
-    def cohort_size(self) -> int:
-        return self._cohort_size
-
-    @property
-    def duration(self) -> datetime.timedelta:
-        return self._duration
 
     async def start_evaluation(self, train_round: int, start_timestamp_seconds: int, model_weights: Any) -> None:
         """Starts the evaluation of a checkpoint, in a task, unless it runs already: a resumed training may ask again.
@@ -114,8 +90,8 @@ class EvaluationManager:
         if train_round in self._running:
             return
         name = _EVALUATION_NAME.format(round_num=train_round)
-        states = self._create_state_manager_fn(name)
-        evaluation = self._create_process_fn(name)
+        states = self.create_state_manager_fn(name)
+        evaluation = self.create_process_fn(name)
         process, _ = evaluation
         await states.remove_all()  # of an evaluation that an interrupted run began in this round
         await states.save(process.set_model_weights(await call_async(process.initialize), model_weights), version=0)
@@ -131,7 +107,7 @@ class EvaluationManager:
         self._running = dict(zip(saved["rounds"].tolist(), saved["began"].tolist(), strict=True))
         for train_round in self._running:
             name = _EVALUATION_NAME.format(round_num=train_round)
-            self._start(train_round, self._create_process_fn(name), self._create_state_manager_fn(name))
+            self._start(train_round, self.create_process_fn(name), self.create_state_manager_fn(name))
         return True
 
     async def wait_for_evaluations_to_finish(self) -> None:
@@ -164,13 +140,13 @@ class EvaluationManager:
     async def _evaluate(self, train_round: int, evaluation: ProcessAndManager, states: FileProgramStateManager) -> None:
         """Runs rounds of an evaluation until its time is over: at least one."""
         process, manager = evaluation
-        end = datetime.datetime.fromtimestamp(self._running[train_round]) + self._duration
+        end = datetime.datetime.fromtimestamp(self._running[train_round]) + self.duration
         state, version = await states.load_latest(await call_async(process.initialize))
         if state is None:
             raise InvalidValue(f"the evaluation of training round {train_round} has no saved state to begin from")
-        iterator = self._data_source.iterator()
+        iterator = self.data_source.iterator()
         while True:
-            output: Any = await call_async(process.next, state, iterator.select(self._cohort_size))
+            output: Any = await call_async(process.next, state, iterator.select(self.cohort_size))
             if not isinstance(output, LearningProcessOutput):
                 raise InvalidValue(f"an evaluation gives a LearningProcessOutput, not a {type(output).__name__}")
             state = output.state
@@ -180,8 +156,8 @@ class EvaluationManager:
             await states.save(state, version)
             if datetime.datetime.now() >= end:
                 break
-        if self._aggregated_metrics_manager is not None:
-            await self._aggregated_metrics_manager.release(_part(output, "total_rounds_metrics"), train_round)
+        if self.aggregated_metrics_manager is not None:
+            await self.aggregated_metrics_manager.release(_part(output, "total_rounds_metrics"), train_round)
         await self.record_evaluations_finished(train_round)
         await states.remove_all()
 

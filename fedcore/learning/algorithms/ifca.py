@@ -20,7 +20,7 @@ from fedcore.intrinsics import (
 from fedcore.ir import Value
 from fedcore.ir.locations import warn_user
 from fedcore.learning.algorithms.client_work import ClientWork
-from fedcore.learning.algorithms.fed_avg import ServerWork, build_server_work, local_training
+from fedcore.learning.algorithms.fed_avg import build_server_work, local_training
 from fedcore.learning.algorithms.fed_eval import (
     build_evaluation,
     build_evaluation_process,
@@ -28,6 +28,7 @@ from fedcore.learning.algorithms.fed_eval import (
     evaluation_work,
 )
 from fedcore.learning.algorithms.fed_sgd import gradient_work
+from fedcore.learning.algorithms.server_work import ServerWork
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.frozen_weights import join_weights, split_weights, whole_weights
 from fedcore.learning.models.traced import ModelFn

@@ -17,7 +17,8 @@ from fedcore.intrinsics import (
 )
 from fedcore.ir import Value
 from fedcore.learning.algorithms.client_work import Steps, client_steps, descend
-from fedcore.learning.algorithms.fed_avg import ServerWork, build_server_work
+from fedcore.learning.algorithms.fed_avg import build_server_work
+from fedcore.learning.algorithms.server_work import ServerWork
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.frozen_weights import whole_weights

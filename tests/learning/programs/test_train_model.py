@@ -159,7 +159,7 @@ def test_a_refused_round_is_run_again(process, evaluation, data, tmp_path):
 
 def test_an_evaluation_that_fails_ends_the_program(process, evaluation, data, tmp_path):
     program = Program(process, evaluation, data, tmp_path)
-    program.evaluation._cohort_size = 99
+    program.evaluation.cohort_size = 99
     with pytest.raises(InvalidValue, match="k is a number of clients"):
         program.run(2)
 
