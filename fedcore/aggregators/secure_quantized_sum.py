@@ -146,15 +146,12 @@ def secure_quantized_sum(
     who = "secure_quantized_sum"
     type_ = client_member(client_value, who)
     require("real", type_, who)
-    fixed: list[tuple[float, float]] = []  # a pair for each leaf, or one for all; none if they are server values
     if isinstance(lower_bound, Value) != isinstance(upper_bound, Value):
         raise TypeMismatch(f"{who}: both bounds are server values, or both are Python numbers")
+    fixed: list[tuple[float, float]] = []  # a pair for each leaf, or one for all; none if they are server values
     if not isinstance(lower_bound, Value):
         lower_bound, upper_bound = _numbers("lower_bound", lower_bound), _numbers("upper_bound", upper_bound)
-        lows, highs = tf.nest.flatten(lower_bound), tf.nest.flatten(upper_bound)
-        if len(lows) == len(highs) and any(low > high for low, high in zip(lows, highs, strict=True)):
-            raise InvalidValue(f"{who}: lower_bound is at most upper_bound, not {lower_bound} and {upper_bound}")
-        fixed = [*zip(lows, highs, strict=False)]
+        fixed = _fixed_bounds(lower_bound, upper_bound)
         lower_bound, upper_bound = federated_value(lower_bound, SERVER), federated_value(upper_bound, SERVER)
     for name, bound in (("lower_bound", lower_bound), ("upper_bound", upper_bound)):
         _check_bound(name, bound.type, type_)
@@ -188,6 +185,16 @@ def secure_quantized_sum(
     widest = (min(low for low, _ in fixed), max(high for _, high in fixed)) if fixed else None
     codes, counts = federated_secure_sum(sent[0], largest_code(type_, widest)), federated_secure_sum(sent[1], 1)
     return federated_map(lambda c, n, b: decode(c, n, generic_zero(type_), b[0], b[1]), (codes, counts, bounds))
+
+
+def _fixed_bounds(lower_bound: TensorStructure, upper_bound: TensorStructure) -> list[tuple[float, float]]:
+    """The pairs of two structures of numbers; the lower one is at most the upper one."""
+    lows, highs = tf.nest.flatten(lower_bound), tf.nest.flatten(upper_bound)
+    if len(lows) == len(highs) and any(low > high for low, high in zip(lows, highs, strict=True)):
+        raise InvalidValue(
+            f"secure_quantized_sum: lower_bound is at most upper_bound, not {lower_bound} and {upper_bound}"
+        )
+    return [*zip(lows, highs, strict=False)]
 
 
 def _check_bound(name: str, bound: Type, value: Type) -> None:

@@ -6,7 +6,7 @@ secure sums masks its partial, it sends that partial. What a stage keeps for a c
 Decision 0271.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 
 import attrs
 
@@ -154,31 +154,24 @@ class ClientOutputs:
 
     def _masked(self, flow: StageFlow) -> Iterator[ClientOutput]:
         """The tensors of a masked partial, each named after the values that are added to it."""
-        partial, parameter = _partial(flow), flow.stage.parameters[0].name
-        keeps, sent = bool(flow.op.attributes.get("keeps")), sent_by(self.plan, flow.op)
-        named: dict[tuple[str, int], SentTensor] = {}
-        for t in sent_tensors(self.plan, flow.op):
-            named[t.value, _solid(flow.stage.types()[t.value])[t.leaf]] = t
-        drawn = self._draws.inside(flow.stage)[flow.stage.result.name]
-        drawn = within(drawn, 0, partial) if keeps else drawn
-        solid = zip(_solid(partial), leaves(partial), self._marks(flow), strict=True)
-        for leaf, (path, type_), mark in solid:
+        partial, result, sent = _partial(flow), flow.stage.result.name, sent_by(self.plan, flow.op)
+        tainted = flow.tainted[flow.stage.parameters[0].name] | flow.tainted[result]
+        tensors = {(t.value, _solid(flow.stage.types()[t.value])[t.leaf]): t for t in sent_tensors(self.plan, flow.op)}
+        drawn = self._draws.inside(flow.stage)[result]
+        drawn = within(drawn, 0, partial) if flow.op.attributes.get("keeps") else drawn
+        for leaf, (path, type_), mark in zip(_solid(partial), leaves(partial), self._marks(flow), strict=True):
             live = self.data.live.of(flow.stage, frozenset([leaf]))
             names = sent_for(live, flow.stage, sent)
-            parts = [(name, part) for name in names for part in sorted(live[name])]
-            tainted = [(name, part) for name, part in parts if part in flow.tainted[name]]
-            added = [named[p] for p in tainted or parts if p in named]  # a count of clients depends on no data
+            added = _added_tensors(flow, live, names, tensors)
             label, tensor = (
-                " and ".join(dict.fromkeys(names)) or join_path("partial", path)
-                for names in ([t.label for t in added], [t.tensor for t in added])
+                " and ".join(dict.fromkeys(parts)) or join_path("partial", path)
+                for parts in ([t.label for t in added], [t.tensor for t in added])
             )
             lines = (accumulation_line(flow.stage, name) for name in names)
             location = next((line for line in lines if line), flow.location)
-            depends = leaf in flow.tainted[parameter] | flow.tainted[flow.stage.result.name]
             grows = not _is_static(flat(partial)[leaf]) and self._appends(flow.stage, live)
-            yield ClientOutput(
-                label, tensor, type_, location, mark, depends, leaf in drawn, sent_bits(type_, OPEN), True, grows
-            )
+            bits = sent_bits(type_, OPEN)
+            yield ClientOutput(label, tensor, type_, location, mark, leaf in tainted, leaf in drawn, bits, True, grows)
 
     def _appends(self, stage: Function, live: Live) -> bool:
         """Whether an operation that computes live leaves from the partial appends rows to it.
@@ -207,6 +200,20 @@ def _is_static(leaf: Type) -> bool:
 
 def _partial(flow: StageFlow) -> Type:
     return flow.stage.parameters[0].type
+
+
+def _added_tensors(
+    flow: StageFlow, live: Live, names: list[str], tensors: Mapping[tuple[str, int], SentTensor]
+) -> list[SentTensor]:
+    """The sent tensors that are added to live leaves of the partial; those that depend on data, if any does.
+
+    Args:
+        names: the values that clients send for the leaves.
+        tensors: by value and leaf.
+    """
+    parts = [(name, part) for name in names for part in sorted(live[name])]
+    tainted = [(name, part) for name, part in parts if part in flow.tainted[name]]
+    return [tensors[p] for p in tainted or parts if p in tensors]  # a count of clients depends on no data
 
 
 def _solid(type_: Type) -> list[int]:

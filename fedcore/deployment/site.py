@@ -339,7 +339,30 @@ class Site:
             _NotBegun: nothing was computed, since the site's data or the request do not fit the plan, or since a rule
                 is against the run.
         """
-        run_facts = {"plan": inputs.plan, "operation": inputs.operation, "run": inputs.run}
+        broadcasts, values = self._operands(plan, stage, inputs, sources, report)
+        options: dict[str, Any] = {"masked": masked, "index": inputs.index, "report": report, "stop": stop}
+        run_with = functools.partial(run_client, self._executor, stage, broadcasts, values, **options)
+        result = run_with(seed=inputs.seed if inputs.own_seed is None else inputs.own_seed)
+        other_numbers = None
+        if self._policy.noise_std is not None and stage.partial_type is not None:
+            other_seed = self._own_seed(plan, stage, masked=masked)
+            assert other_seed is not None
+            other_numbers = numbers_of(run_with(seed=other_seed))  # shows the standard deviation of the noise
+        if stage.partial_type is not None:
+            self._policy.check_numbers(plan, stage, numbers_of(result), other_numbers, masked=masked)
+        if result.kept:
+            value = KeptValue.of(result.kept[inputs.index], stage.kept_type)
+            self._values.store(inputs.plan, inputs.kept_name, value, stage.kept_type, inputs.kept_kind)
+        return result
+
+    def _operands(
+        self, plan: Module, stage: ClientStageOf, inputs: RunRequest, sources: tuple[Source, ...], report: Report
+    ) -> tuple[list, list]:
+        """The broadcasts and the client's values of a run, whose epsilon is counted.
+
+        Raises:
+            _NotBegun: as for `_compute`.
+        """
         # Where failures are hidden, values of earlier stages are read after the `try`: the server is told of a
         # `_NotBegun`, and that must not depend on whether an earlier stage has failed.
         earlier_values = None if self._policy.hides_failures else self._earlier_values(inputs)
@@ -356,6 +379,7 @@ class Site:
                 for position, (type_, source) in enumerate(zip(stage.value_types, sources, strict=True))
             ]
             passes = noisy_passes(mechanisms, tuple(value for value in values if value is not None))
+            run_facts = {"plan": inputs.plan, "operation": inputs.operation, "run": inputs.run}
             self._policy.count_epsilon(passes, self.log, run_facts)
         except Exception as error:
             raise _NotBegun(error) from error
@@ -365,32 +389,7 @@ class Site:
                 element_of(earlier_values[s.name], s.path) if value is None else value
                 for value, s in zip(values, inputs.sources, strict=True)
             ]
-
-        def run_with(seed: int) -> SliceResult:
-            return run_client(
-                self._executor,
-                stage,
-                broadcasts,
-                values,
-                masked=masked,
-                seed=seed,
-                index=inputs.index,
-                report=report,
-                stop=stop,
-            )
-
-        own_seed = inputs.own_seed
-        result, other_numbers = run_with(inputs.seed if own_seed is None else own_seed), None
-        if self._policy.noise_std is not None and stage.partial_type is not None:
-            other_seed = self._own_seed(plan, stage, masked=masked)
-            assert other_seed is not None
-            other_numbers = numbers_of(run_with(other_seed))  # shows the standard deviation of the noise
-        if stage.partial_type is not None:
-            self._policy.check_numbers(plan, stage, numbers_of(result), other_numbers, masked=masked)
-        if result.kept:
-            value = KeptValue.of(result.kept[inputs.index], stage.kept_type)
-            self._values.store(inputs.plan, inputs.kept_name, value, stage.kept_type, inputs.kept_kind)
-        return result
+        return broadcasts, values
 
     def _reply_with(
         self,

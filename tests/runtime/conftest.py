@@ -2,6 +2,8 @@ import pytest
 
 import fedcore as fc
 
+from .two_machines import DROP
+
 
 @pytest.fixture
 def runtime():
@@ -9,4 +11,12 @@ def runtime():
     made = fc.runtime.local(workers_per_device=1)
     with fc.use(runtime=made):
         yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def local():
+    """A runtime of one worker with the options of the clusters it is compared with, not in use."""
+    made = fc.runtime.local(workers_per_device=1, **DROP)
+    yield made
     made.close()

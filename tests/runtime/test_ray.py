@@ -62,13 +62,6 @@ def runtime(machines):
     made.close()
 
 
-@pytest.fixture(scope="module")
-def local():
-    made = fc.runtime.local(workers_per_device=1, **DROP)
-    yield made
-    made.close()
-
-
 @pytest.mark.parametrize("computation", [sum_and_each, each, rows], ids=["sum and values", "values", "rows"])
 def test_sums_and_client_values_have_the_local_bits_on_two_machines(runtime, local, computation):
     wait_for_workers(runtime, 2)

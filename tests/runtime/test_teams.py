@@ -104,13 +104,6 @@ def runtime():
             made.close()
 
 
-@pytest.fixture(scope="module")
-def local():
-    made = fc.runtime.local(workers_per_device=1, **DROP)
-    yield made
-    made.close()
-
-
 def total_and_last(xs):
     return fc.federated_sum(fc.federated_map(cube, xs)), fc.federated_max(xs)
 

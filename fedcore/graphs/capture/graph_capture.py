@@ -100,7 +100,6 @@ def trace_leaves(
     fn: Callable[[list, tf.Tensor], tuple[Type, list]],
     parameter: Type | None,
     *,
-    name: str,
     describe: str,
     is_user_code: bool = True,
 ) -> TracedGraph:

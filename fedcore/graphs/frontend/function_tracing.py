@@ -82,8 +82,7 @@ def trace_function(fn: Callable, parameter: Type | None, *, spread: bool = False
             return called(*(value.values() if isinstance(value, dict) else value))
         return mapped_element(called, value) if as_map else called(value)
 
-    name = getattr(fn, "__name__", "graph")
-    traced = trace_leaves(body, parameter, name=name, describe=describe(fn))
+    traced = trace_leaves(body, parameter, describe=describe(fn))
     has_sequence = contains(returned[-1], lambda t: isinstance(t, SequenceType))
     return attrs.evolve(traced, returns=returned[-1]) if has_sequence else traced
 

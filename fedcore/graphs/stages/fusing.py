@@ -74,7 +74,7 @@ def _trace(
                 run.operations([op], values, known_types, tensor_seed(seed))
         return result, [leaf for name in outputs for leaf in flatten(values[name])]
 
-    return trace_leaves(body, parameter, name=function.name, describe=f"@{function.name}", is_user_code=False)
+    return trace_leaves(body, parameter, describe=f"@{function.name}", is_user_code=False)
 
 
 def _placeholder(type_: Type) -> Nested:

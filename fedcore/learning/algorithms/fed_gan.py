@@ -169,7 +169,7 @@ def build_fed_gan(
             "input_spec=…)"
         )
     own = {id(v) for v in gan.generator.trainable_variables}
-    generator = [id(v) in own for v in model.trainable]  # type: ignore[attr-defined]
+    generator = [id(v) in own for v in gan.trainable_variables]
     optimizer = SplitOptimizer(
         [
             _share(model, "generator", generator_optimizer_fn, generator),

@@ -248,27 +248,31 @@ def _build_process(
             client_work=federated_eval(work.initialize, SERVER),
         )
 
-    @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
-    def next_round(state: Value, data: Value) -> LearningProcessOutput:
+    def train_at_clients(state: Value, data: Value) -> tuple[tuple[Value, Value, Value], Value]:
+        """(<update,weight,cluster>, the states of metrics): each client trains the model that it chooses."""
         hparams = federated_map(work.send, state.client_work)
         sent = federated_broadcast(federated_zip((state.global_model_weights, hparams)))
         choice: Any = federated_map(choose, (_whole_models(model, sent[0], num_clusters), data))
-        message_of_server = (sent[1],) if has_message else ()
-        trained: Any = federated_map(work.train, (choice.weights, *message_of_server, data))
-        # A client sends one message, <update,weight,cluster>; the k weighted changes are computed from it at the
-        # server. Without `message` a client would send each of them.
+        trained: Any = federated_map(work.train, (choice.weights, *((sent[1],) if has_message else ()), data))
+        # A client sends one message; the k weighted changes are computed from it at the server. Without `message` a
+        # client would send each of them.
         crossing: Any = federated_map(
             lambda update, weight, cluster: message((update, weight, cluster)),
             (trained.update, trained.weight, choice.cluster),
         )
-        chosen = [federated_map(_chooses(i), crossing[2]) for i in clusters]
-        changes = [mean(crossing[0], crossing[1], c) for c in chosen]
+        return (crossing[0], crossing[1], crossing[2]), trained.metrics
+
+    @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
+    def next_round(state: Value, data: Value) -> LearningProcessOutput:
+        (update, weight, cluster), trained_metrics = train_at_clients(state, data)
+        chosen = [federated_map(_chooses(i), cluster) for i in clusters]
+        changes = [mean(update, weight, c) for c in chosen]
         moved: list[Any] = [  # for each model <state of the server optimizer,weights>
             federated_map(server.update, (state.finalizer[i], state.global_model_weights[i], changes[i]))
             for i in clusters
         ]
-        counts = federated_sum(federated_map(_count, (crossing[1], federated_zip(tuple(chosen)))))
-        _, metrics = server.aggregate_metrics(trained.metrics)
+        counts = federated_sum(federated_map(_count, (weight, federated_zip(tuple(chosen)))))
+        _, metrics = server.aggregate_metrics(trained_metrics)
         new_state = next_state(
             state,
             global_model_weights=federated_zip(tuple(m[1] for m in moved)),

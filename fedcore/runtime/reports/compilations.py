@@ -111,13 +111,11 @@ class CompilationLog:
             return None
         with self._lock:
             earlier = self._lines.find(program, None)
-            number, total = 1, seconds
-            if earlier is not None and earlier.calls == 1:
-                number, total = earlier.number + 1, earlier.total_seconds + seconds
-            parts = _parts(module, number, total)
+            parts = _parts(module, seconds, earlier)
             self._lines.put(program, parts)
             reason = "" if earlier is None else _difference(earlier, parts)
-            compilation = Compilation(f"{Path(at.file).name}:{at.line}", number, seconds, reason, total)
+            line, total = f"{Path(at.file).name}:{at.line}", parts.total_seconds
+            compilation = Compilation(line, parts.number, seconds, reason, total)
             is_told = is_wasteful(compilation, module) and total >= COSTLY_S and program not in self._has_warned
             if is_told:
                 self._has_warned.add(program)
@@ -131,8 +129,11 @@ def _program_of(module: Module) -> _Program | None:
     return None if at is None else ((at.path or at.file, at.line), module.main.name)
 
 
-def _parts(module: Module, number: int, total_seconds: float) -> _Parts:
-    """The parts of a module, compiled as the `number`-th of its line."""
+def _parts(module: Module, seconds: float, earlier: _Parts | None) -> _Parts:
+    """The parts of a module that took so long to compile. It continues the count of an earlier one called once."""
+    number, total_seconds = 1, seconds
+    if earlier is not None and earlier.calls == 1:
+        number, total_seconds = earlier.number + 1, earlier.total_seconds + seconds
     each = [op for function in module.functions for op in function.operations]
     values = tuple(repr(sorted((key, _content(value)) for key, value in op.attributes.items())) for op in each)
     operations = tuple((op.kind, op.operands) for op in each)
