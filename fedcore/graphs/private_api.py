@@ -34,6 +34,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
+from fedcore.context_values import set_inside
 from fedcore.errors import FedcoreError
 from fedcore.ir.locations import CallingLines
 
@@ -544,18 +545,13 @@ _traces_anew: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_tra
 
 
 @part("tf.function: its class has _clone(None), an untraced copy")
-@contextlib.contextmanager
-def functions_traced_anew() -> Iterator[None]:
+def functions_traced_anew() -> contextlib.AbstractContextManager:
     """Inside, this thread traces a `tf.function` in every call: earlier traces have captured other values of variables.
 
     TensorFlow takes an earlier trace by the arguments alone.
     """
     _trace_anew()
-    token = _traces_anew.set(True)
-    try:
-        yield
-    finally:
-        _traces_anew.reset(token)
+    return set_inside(_traces_anew, True)
 
 
 @functools.cache

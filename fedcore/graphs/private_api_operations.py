@@ -40,6 +40,7 @@ from tensorflow.python.framework import (
 )
 from tensorflow.python.util import tf_stack
 
+from fedcore.context_values import set_inside
 from fedcore.ir.locations import CallingLines, calling_lines
 
 T = TypeVar("T")
@@ -55,12 +56,8 @@ _SMALL = 64  # numbers that a constant is made of
 def quickly(*, with_stacks: bool, shares_constants: bool) -> Iterator[None]:
     """Inside, this thread creates operations quickly; see `private_api.quick_operations`."""
     _install()
-    set_before = [(v, v.set(to)) for v, to in ((_quick, True), (_stacks, with_stacks), (_shares, shares_constants))]
-    try:
+    with set_inside(_quick, True), set_inside(_stacks, with_stacks), set_inside(_shares, shares_constants):
         yield
-    finally:
-        for variable, token in set_before:
-            variable.reset(token)
 
 
 class _NotQuick(Exception):

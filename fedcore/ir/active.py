@@ -2,8 +2,9 @@
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from fedcore.context_values import set_inside
 
 if TYPE_CHECKING:
     from fedcore.ir.builder import Builder
@@ -16,11 +17,6 @@ def active_builder() -> "Builder | None":
     return active.get()
 
 
-@contextlib.contextmanager
-def no_builder() -> Iterator[None]:
+def no_builder() -> contextlib.AbstractContextManager:
     """Suspends tracing, for Python code that is not part of the traced function, such as the body of a graph."""
-    token = active.set(None)
-    try:
-        yield
-    finally:
-        active.reset(token)
+    return set_inside(active, None)

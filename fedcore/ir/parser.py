@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import lark
 
+from fedcore.context_values import set_inside
 from fedcore.errors import Location, ParseError
 from fedcore.ir.limits import check_text
 from fedcore.ir.module import (
@@ -267,8 +268,5 @@ def _type_in_line(text: str) -> Any:
 
 
 def _read(text: str, *, lines: bool) -> Any:
-    token = _state.set(_ParseState())
-    try:
+    with set_inside(_state, _ParseState()):
         return parse_with(_parser(lines=lines), text, start="module", words=_WORDS)
-    finally:
-        _state.reset(token)

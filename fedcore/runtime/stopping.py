@@ -8,6 +8,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from fedcore.context_values import set_inside
 from fedcore.errors import FedcoreError
 from fedcore.graphs.tensors.cancellation import Cancellation
 
@@ -96,14 +97,9 @@ class Stop:
 _of_task: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("fedcore_stop", default=None)
 
 
-@contextlib.contextmanager
-def stopped_by(stop: Stop) -> Iterator[None]:
+def stopped_by(stop: Stop) -> contextlib.AbstractContextManager:
     """Cancelling `stop` stops the calls that this thread or task makes in the `with` block."""
-    token = _of_task.set(stop)
-    try:
-        yield
-    finally:
-        _of_task.reset(token)
+    return set_inside(_of_task, stop)
 
 
 def stops_from_elsewhere() -> bool:

@@ -1,8 +1,7 @@
 import pytest
+from two_machines import DROP
 
 import fedcore as fc
-
-from .two_machines import DROP
 
 
 @pytest.fixture

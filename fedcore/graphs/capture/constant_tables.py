@@ -8,12 +8,13 @@ A table is a resource of one process, but a graph leaves the process.
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
+from fedcore.context_values import set_inside
 from fedcore.errors import TypeMismatch
 from fedcore.graphs import private_api
 
@@ -25,15 +26,10 @@ Keys: TypeAlias = tf.Tensor | tf.RaggedTensor | tf.SparseTensor
 """Keys that are looked up, or their values, in the same form."""
 
 
-@contextlib.contextmanager
-def constant_tables() -> Iterator[None]:
+def constant_tables() -> contextlib.AbstractContextManager:
     """Inside, lookups in a static table are traced to operations on constants, without the table."""
     _install()
-    token = _tracing.set(True)
-    try:
-        yield
-    finally:
-        _tracing.reset(token)
+    return set_inside(_tracing, True)
 
 
 def look_up(keys: tf.Tensor, table_keys: np.ndarray, values: np.ndarray, default: tf.Tensor) -> tf.Tensor:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
+from fedcore.context_values import set_inside
 from fedcore.graphs import private_api
 from fedcore.seeds import fold_in
 
@@ -50,11 +51,10 @@ def default_seeds() -> Iterator[None]:
     if uses_keras:
         _replace_randint()
         previous_generator = private_api.replace_keras_global(_GLOBAL, None)
-    token = _sequence.set(fold_in(_SEED, n) for n in itertools.count())
     try:
-        yield
+        with set_inside(_sequence, (fold_in(_SEED, n) for n in itertools.count())):
+            yield
     finally:
-        _sequence.reset(token)
         if uses_keras:
             private_api.replace_keras_global(_GLOBAL, previous_generator)
 

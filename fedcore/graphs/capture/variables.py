@@ -9,6 +9,7 @@ import attrs
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
+from fedcore.context_values import set_inside
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.form.canonical_form import ANONYMOUS
 
@@ -80,12 +81,8 @@ def own_variables() -> Iterator[OwnVariables]:
         variables.created.append(variable)
         return variable
 
-    token = _traced.set(True)
-    try:
-        with tf.variable_creator_scope(creator):
-            yield variables
-    finally:
-        _traced.reset(token)
+    with set_inside(_traced, True), tf.variable_creator_scope(creator):
+        yield variables
 
 
 def _traced_graph(outside: tf.Graph) -> tf.Graph:

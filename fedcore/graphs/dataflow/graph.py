@@ -34,6 +34,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
+from fedcore.context_values import set_inside
 from fedcore.ir.module import NodeSource
 
 StaticShape: TypeAlias = tf.TensorShape | Sequence[int | None] | None
@@ -335,24 +336,14 @@ def active_block() -> Block | None:
     return _block.get()
 
 
-@contextlib.contextmanager
-def building(block: Block) -> Iterator[Block]:
+def building(block: Block) -> contextlib.AbstractContextManager[Block]:
     """Context in which nodes are added to the block."""
-    token = _block.set(block)
-    try:
-        yield block
-    finally:
-        _block.reset(token)
+    return set_inside(_block, block)
 
 
-@contextlib.contextmanager
-def no_block() -> Iterator[None]:
+def no_block() -> contextlib.AbstractContextManager:
     """Context in which no graph is built: the functions of `operations` are then TensorFlow's own."""
-    token = _block.set(None)
-    try:
-        yield
-    finally:
-        _block.reset(token)
+    return set_inside(_block, None)
 
 
 @contextlib.contextmanager

@@ -5,10 +5,11 @@ Dumps and recordings open a log (`logged_regions`) and build a stage; each funct
 
 import contextlib
 import contextvars
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import attrs
 
+from fedcore.context_values import set_inside
 from fedcore.graphs.dataflow.graph import Region
 from fedcore.graphs.dataflow.stage_passes import stage_pass_results
 
@@ -30,18 +31,12 @@ class LoggedRegion:
 _log: contextvars.ContextVar[list[LoggedRegion] | None] = contextvars.ContextVar("fedcore_region_log", default=None)
 
 
-@contextlib.contextmanager
-def logged_regions() -> Iterator[list[LoggedRegion]]:
+def logged_regions() -> contextlib.AbstractContextManager[list[LoggedRegion]]:
     """Context that logs the regions which become functions: as they were built, and after each pass that changes them.
 
     Yields the list of them. A function that is built twice is in the list twice; the later one is used.
     """
-    log: list[LoggedRegion] = []
-    token = _log.set(log)
-    try:
-        yield log
-    finally:
-        _log.reset(token)
+    return set_inside(_log, [])
 
 
 def final_regions(log: Sequence[LoggedRegion]) -> dict[str, Region]:

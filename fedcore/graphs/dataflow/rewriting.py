@@ -12,13 +12,14 @@ functions of `operations`. It returns a value in the place of the match, or None
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
 import tensorflow as tf
 
+from fedcore.context_values import set_inside
 from fedcore.errors import FedcoreError
 from fedcore.graphs.dataflow.constant_values import static_value
 from fedcore.graphs.dataflow.graph import Block, Node, Region, Value, active_block, building, from_source
@@ -58,16 +59,9 @@ class PatternLog:
 _log: contextvars.ContextVar[PatternLog | None] = contextvars.ContextVar("pattern_log", default=None)
 
 
-@contextlib.contextmanager
-def logging_patterns() -> Iterator[PatternLog]:
+def logging_patterns() -> contextlib.AbstractContextManager[PatternLog]:
     """Inside, rules that are declared as patterns note which of these match."""
-    token = _log.set(PatternLog())
-    try:
-        log = _log.get()
-        assert log is not None
-        yield log
-    finally:
-        _log.reset(token)
+    return set_inside(_log, PatternLog())
 
 
 def copy_node(node: Node, block: Block, inputs: Sequence[Value], regions: Sequence[Region] = ()) -> tuple[Value, ...]:

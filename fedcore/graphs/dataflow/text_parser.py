@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
+from fedcore.context_values import set_inside
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.graph import REGIONS, Block, Region, StaticShape, Value, ValueType, active_block, building
 from fedcore.graphs.dataflow.shape_inference import infer
@@ -389,11 +390,8 @@ def parse_regions(text: str, blobs: Mapping[str, np.ndarray] | None = None) -> l
         FedcoreError: the text is larger than `limits` allows.
     """
     check_text(text)
-    token = _blobs.set(blobs or {})
-    try:
+    with set_inside(_blobs, blobs or {}):
         return parse_with(_parser(), text, words=_WORDS)
-    finally:
-        _blobs.reset(token)
 
 
 def parse_region(text: str, blobs: Mapping[str, np.ndarray] | None = None) -> Region:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
+from fedcore.context_values import set_inside
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_import import call_as_function, call_unordered
 from fedcore.graphs.dataflow.selection import FAST_PATH_ENTRIES, are_equal
@@ -148,11 +149,8 @@ class _Loop:
     def _recording(self) -> Iterator[list[tf.Operation]]:
         """Context in which the step is built; yields a list that gets its operations at the end."""
         first, operations = len(self._graph.get_operations()), list[tf.Operation]()
-        token = _loop.set(self)
-        try:
+        with set_inside(_loop, self):
             yield operations
-        finally:
-            _loop.reset(token)
         operations += self._graph.get_operations()[first:]
 
     def _hoist_invariants(self, operations: list[tf.Operation], next_iterations: dict[int, tf.Tensor]) -> None:

@@ -11,13 +11,14 @@ import contextvars
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 import attrs
 import numpy as np
 import tensorflow as tf
 
+from fedcore.context_values import set_inside
 from fedcore.data import client_name
 from fedcore.errors import ExecutionError, FedcoreError
 from fedcore.graphs.capture.breakpoints import breakpoint_of
@@ -193,14 +194,9 @@ class NumericsCheck:
 _watch: contextvars.ContextVar[Watch | None] = contextvars.ContextVar("fedcore_client_watch", default=None)
 
 
-@contextlib.contextmanager
-def watching(watch: Watch) -> Iterator[None]:
+def watching(watch: Watch) -> contextlib.AbstractContextManager:
     """Context in which the calls of this thread or task show their clients' values to the watch."""
-    token = _watch.set(watch)
-    try:
-        yield
-    finally:
-        _watch.reset(token)
+    return set_inside(_watch, watch)
 
 
 def active_watch() -> Watch | None:

@@ -9,13 +9,14 @@ Decision 0111.
 import contextlib
 import contextvars
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
+from fedcore.context_values import set_inside
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.constant_values import static_value
 from fedcore.graphs.dataflow.graph import Value
@@ -31,14 +32,9 @@ _SMALL = 2**16
 _tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("tracing", default=False)
 
 
-@contextlib.contextmanager
-def without_checks() -> Iterator[None]:
+def without_checks() -> contextlib.AbstractContextManager:
     """While a graph is traced: its bytes hold no checks, which are put in when it runs."""
-    token = _tracing.set(True)
-    try:
-        yield
-    finally:
-        _tracing.reset(token)
+    return set_inside(_tracing, True)
 
 
 def checks_operands() -> bool:
