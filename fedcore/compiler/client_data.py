@@ -13,6 +13,7 @@ from fedcore.compiler.liveness import Liveness
 from fedcore.errors import FedcoreError, Location
 from fedcore.ir import Function, Module, Operation, Ref
 from fedcore.types import FederatedType, StructType, Type, member_of
+from fedcore.types.placing import is_client_value
 
 Taints = dict[str, Leaves]
 """The leaves that depend on client data, by the name of the binding or parameter."""
@@ -134,7 +135,7 @@ class ClientData:
                 taints[op.name] = self.tainted_leaves(op, self.types, taints)
             elif op.kind in ("fold", "collect"):
                 stage, merge = self.plan.function(op.operands[-len(operands) - 1].name), merges.get(op.name)
-                sources = tuple(self._source(name) for name in operands if _is_client_value(self.types[name]))
+                sources = tuple(self._source(name) for name in operands if is_client_value(self.types[name]))
                 inside = self._stage_taints(op, stage, merge, [taints[name] for name in operands])
                 flows[op.name] = StageFlow(op, stage, merge, sources, inside)
                 taints[op.name] = inside[stage.result.name]
@@ -194,7 +195,7 @@ class ClientData:
             if name in visited:
                 continue
             visited.add(name)
-            if _is_client_value(self.types[name]):
+            if is_client_value(self.types[name]):
                 source = self._source(name)
                 kept_types.update({source.name: source.type} if source.kind == KEPT else {})
             elif isinstance(self.types[name], StructType) and name in self.by_name:
@@ -249,7 +250,3 @@ def _client_leaves(type_: Type) -> Leaves:
         return NOTHING
     parts = enumerate(type_.types)
     return frozenset(start_of(type_, i) + leaf for i, element in parts for leaf in _client_leaves(element))
-
-
-def _is_client_value(type_: Type) -> bool:
-    return isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal

@@ -11,6 +11,7 @@ from fedcore.ir.module import Attributes, Operation
 from fedcore.ir.operations import PLAN, operation
 from fedcore.ir.structural import application_type
 from fedcore.types import CLIENTS, SERVER, FederatedType, Placement, StructType, Type, explain, fits
+from fedcore.types.placing import is_all_equal
 
 
 def _at(type_: Type, where: Placement) -> Type:
@@ -47,13 +48,9 @@ def broadcast(value: NumpyValue, *, clients: int, once: bool = False) -> AllEqua
     return AllEqual(value, clients)
 
 
-def _is_all_equal(type_: Type) -> bool:
-    return isinstance(type_, FederatedType) and bool(type_.all_equal)
-
-
 def split_operands(types: Sequence[Type]) -> int:
     """Number of broadcasts among the operands of a client stage; they come first."""
-    return next((i for i, t in enumerate(types) if not _is_all_equal(t)), len(types))
+    return next((i for i, t in enumerate(types) if not is_all_equal(t)), len(types))
 
 
 def _check_partial(name: str, result: Type, partial: Type) -> None:
@@ -65,7 +62,7 @@ def _check_partial(name: str, result: Type, partial: Type) -> None:
 def _fold_typing(types: Sequence[Type], attributes: Attributes) -> Type:
     zero, stage, *arguments = types
     members = [_at(t, CLIENTS) for t in arguments]
-    if any(_is_all_equal(t) for t in arguments[split_operands(arguments) :]):
+    if any(is_all_equal(t) for t in arguments[split_operands(arguments) :]):
         raise TypeMismatch("fold: what is broadcast comes before what the clients hold")
     broadcasts = members[: split_operands(arguments)]
     partial = application_type(zero, broadcasts, "fold")

@@ -30,6 +30,7 @@ from fedcore.types import (
     parse_signature,
     placement,
 )
+from fedcore.types.placing import is_at
 
 Rule: TypeAlias = Callable[[str, Sequence[Type], Attributes], None]
 """Raises `TypeMismatch` for conditions that a signature cannot express: (name, operand types, attributes) -> None."""
@@ -203,7 +204,7 @@ class Intrinsic:
         if "placement" not in self.attributes:
             return signature
         target_placement = placement(attributes["placement"])
-        return Signature([a for a in signature.alternatives if _is_at(a.result, target_placement)])
+        return Signature([a for a in signature.alternatives if is_at(a.result, target_placement)])
 
     def required_signature(self) -> Signature:
         if self.signature is None:
@@ -284,10 +285,6 @@ class Intrinsic:
         if not isinstance(value, Placement):
             raise TypeMismatch(f"{self.name}: `{name}` is a placement (fc.SERVER or fc.CLIENTS), not {brief(value)}")
         return value.name
-
-
-def _is_at(type_: Type, where: Placement) -> bool:
-    return isinstance(type_, FederatedType) and type_.placement == where
 
 
 def intrinsic(

@@ -20,7 +20,6 @@ from fedcore.types import (
     CLIENTS,
     SERVER,
     FederatedType,
-    Placement,
     StructType,
     Type,
     contains,
@@ -28,6 +27,7 @@ from fedcore.types import (
     fits,
     member_of,
 )
+from fedcore.types.placing import is_at
 
 
 @attrs.frozen
@@ -165,12 +165,12 @@ class LearningProcess(IterativeProcess):
     def _check_placements(self, next_fn: Computation) -> None:
         """Refuses a round that is no function of a server state and clients' data to a server state and metrics."""
         who, parameters = f"{type(self).__name__}: {label('next_fn', next_fn)}", next_fn.module.main.parameters
-        if not _is_at(parameters[0].type, SERVER):
+        if not is_at(parameters[0].type, SERVER):
             raise TypeMismatch(f"{who} takes the state at the server, not {parameters[0].type}")
         if len(parameters) != 2 and not self._is_given_more:
             raise TypeMismatch(f"{who} takes a state and data, not {next_fn.type_signature.parameter}")
         for parameter in parameters[1:]:
-            if not _is_at(parameter.type, CLIENTS):
+            if not is_at(parameter.type, CLIENTS):
                 raise TypeMismatch(f"{who} takes {parameter.name} at the clients, not {parameter.type}")
         result = next_fn.type_signature.result
         metrics = result.types[1] if isinstance(result, StructType) and len(result) > 1 else None
@@ -261,10 +261,6 @@ class LearningProcess(IterativeProcess):
 
 def _take(name: str, value: float) -> None:
     """Takes any number."""
-
-
-def _is_at(type_: Type, placement: Placement) -> bool:
-    return isinstance(type_, FederatedType) and type_.placement == placement
 
 
 def _as_dtype(name: str, value: object, dtype: np.dtype) -> Any:

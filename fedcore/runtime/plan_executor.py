@@ -26,7 +26,8 @@ from fedcore.runtime.clients.workers import Workers
 from fedcore.runtime.devices.device import DeviceExecutor
 from fedcore.runtime.reports.report import Report
 from fedcore.runtime.stopping import Stop
-from fedcore.types import FederatedType, SequenceType, Type, leaves, member_of
+from fedcore.types import SequenceType, Type, leaves, member_of
+from fedcore.types.placing import is_client_value
 
 MAX_PLANS = 64
 """Number of plans whose facts are cached (LRU)."""
@@ -235,7 +236,7 @@ def _check_readings(module: Module, arguments: list) -> None:
         if op.kind in ("fold", "collect"):
             stage = [o.name for o in op.operands if not isinstance(o, Ref)][-1]
             cohorts = [v for v in operands if isinstance(v, ClientValues)]
-            unread = any(_is_client_value(types[o.name]) for o in op.operands if isinstance(o, Ref))
+            unread = any(is_client_value(types[o.name]) for o in op.operands if isinstance(o, Ref))
             counted = None if unread else _any_cohort(arguments)
             for value in [*cohorts, *([counted] if counted else [])]:
                 values[id(value.given)] = value
@@ -251,10 +252,6 @@ def _check_readings(module: Module, arguments: list) -> None:
                 f"{values[key].path} is a {type(values[key].given).__name__}, which can be read once, but the plan "
                 f"reads it {len(stages)} times, in {', '.join(stages)}: give a list, or an fc.Cohort"
             )
-
-
-def _is_client_value(type_: Type) -> bool:
-    return isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal
 
 
 def _any_cohort(arguments: list) -> ClientValues | None:
@@ -319,4 +316,4 @@ def _without_graph_call(op: Operation, operands: list, types: Mapping[str, Type]
     if op.kind == "broadcast" or op.kind == "merge":
         return operands[-1]
     index = op.attributes["index"]
-    return operands[0].part(index) if _is_client_value(types[op.operands[0].name]) else operands[0][index]
+    return operands[0].part(index) if is_client_value(types[op.operands[0].name]) else operands[0][index]

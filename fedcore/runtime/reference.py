@@ -23,6 +23,7 @@ from fedcore.runtime.reports.report import Report
 from fedcore.scalars import whole_number
 from fedcore.seeds import fold_in
 from fedcore.types import FederatedType, SequenceType, StructType, Type, contains, leaves, strip_placement
+from fedcore.types.placing import is_client_value
 
 ONE_BLOCK = sys.maxsize
 """The size of blocks in the specification: all clients are one block."""
@@ -121,14 +122,10 @@ def _per_member(op: Operation, types: list[Type], index: int, function: Callee) 
     if index == declared.per_element:
         numbers = itertools.count()
         return lambda *arguments: function.for_element(next(numbers))(*arguments)
-    if index == declared.per_client and any(contains(t, _is_client_value) for t in (op.type, *types)):
+    if index == declared.per_client and any(contains(t, is_client_value) for t in (op.type, *types)):
         numbers = itertools.count()
         return lambda *arguments: function.for_client(next(numbers))(*arguments)
     return function
-
-
-def _is_client_value(type_: Type) -> bool:
-    return isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal
 
 
 def _materialize(value: Any, type_: Type, seed: int, number: int, count: ClientCount) -> Any:

@@ -8,7 +8,7 @@ from fedcore.ir import Module, lookup
 from fedcore.runtime.reference import ONE_BLOCK, ReferenceRuntime
 from fedcore.runtime.reports.report import Report
 from fedcore.runtime.reports.result_difference import difference
-from fedcore.types import CLIENTS, FederatedType, Type
+from fedcore.types.placing import is_client_value
 
 
 def folds_clients(module: Module) -> bool:
@@ -25,7 +25,10 @@ def runs_in_parts(module: Module, three: list) -> Iterator[tuple[list, int]]:
     types = [p.type for p in module.main.parameters]
     for clients, block_size in ((1, 1), (3, 1), (3, 2), (65, 8)):
         yield (
-            [[v[i % 3] for i in range(clients)] if is_by_client(t) else v for v, t in zip(three, types, strict=True)],
+            [
+                [v[i % 3] for i in range(clients)] if is_client_value(t) else v
+                for v, t in zip(three, types, strict=True)
+            ],
             block_size,
         )
 
@@ -49,7 +52,3 @@ def change_of_result(before: Module, after: Module, values: list, block_size: in
 
 def _run(module: Module, values: list, block_size: int) -> Any:
     return ReferenceRuntime(0, block_size=block_size).run(module, values, Report(seed=0))
-
-
-def is_by_client(type_: Type) -> bool:
-    return isinstance(type_, FederatedType) and type_.placement == CLIENTS and not type_.all_equal

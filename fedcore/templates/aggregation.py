@@ -4,7 +4,8 @@ from fedcore.computation import Computation
 from fedcore.errors import TypeMismatch
 from fedcore.templates.iterative import label
 from fedcore.templates.measured import MeasuredProcess
-from fedcore.types import CLIENTS, SERVER, FederatedType, Placement, StructType, Type, contains
+from fedcore.types import CLIENTS, SERVER, FederatedType, StructType, Type, contains
+from fedcore.types.placing import is_at
 
 
 class AggregationProcess(MeasuredProcess):
@@ -29,7 +30,7 @@ class AggregationProcess(MeasuredProcess):
                 f"{next_fn.type_signature.parameter}"
             )
         for parameter in parameters[1:]:
-            if not _is_at(parameter.type, CLIENTS):
+            if not is_at(parameter.type, CLIENTS):
                 raise TypeMismatch(
                     f"AggregationProcess: {who} takes client values, but {parameter.name} has the type {parameter.type}"
                 )
@@ -53,11 +54,7 @@ def _fix(type_: Type) -> str:
     return f"\n  fix: fc.federated_value({argument}, fc.SERVER)"
 
 
-def _is_at(type_: Type, where: Placement) -> bool:
-    return isinstance(type_, FederatedType) and type_.placement == where
-
-
 def _stands_at_server(type_: Type) -> bool:
     if isinstance(type_, StructType) and contains(type_, lambda t: isinstance(t, FederatedType)):
         return all(map(_stands_at_server, type_.types))
-    return _is_at(type_, SERVER)
+    return is_at(type_, SERVER)

@@ -23,7 +23,7 @@ from fedcore.ir.interpret import Interpreter, Seed
 from fedcore.ir.registry import registered
 from fedcore.ir.values import is_placed
 from fedcore.runtime.reference import ONE_BLOCK, evaluator
-from fedcore.runtime.same_meaning import change_of_result, folds_clients, is_by_client, runs_in_parts
+from fedcore.runtime.same_meaning import change_of_result, folds_clients, runs_in_parts
 from fedcore.testing.covering_programs import covering_programs
 from fedcore.testing.generated import COHORTS, Values
 from fedcore.testing.laws import LawBroken
@@ -31,6 +31,7 @@ from fedcore.testing.programs import arguments, federated_modules
 from fedcore.testing.siblings import module_siblings
 from fedcore.testing.values import special_values
 from fedcore.types import FederatedType, FunctionType, SequenceType, StructType, TensorType, Type, fits
+from fedcore.types.placing import is_client_value
 
 SPECIAL_COHORTS = range(4, 13)
 """Numbers of clients of cases with special numbers: a parameter without axes is another number in each."""
@@ -316,7 +317,7 @@ _FREE = {"struct", "item", "literal", "generic_zero", "message", "call"}
 def client_work(module: Module, three: list) -> collections.Counter:
     """The graph calls ("call") and the local operations, by kind, that a third client adds to two."""
     types = [p.type for p in module.main.parameters]
-    two = [v[:2] if is_by_client(t) else v for v, t in zip(three, types, strict=True)]
+    two = [v[:2] if is_client_value(t) else v for v, t in zip(three, types, strict=True)]
     counts: dict[int, collections.Counter] = {}
     for clients, values in ((2, two), (3, three)):
         counted: collections.Counter = collections.Counter()
@@ -351,7 +352,7 @@ def plain(value: Any, type_: Type, clients: int) -> Any:
             return AllEqual(plain(value, type_.member, clients), clients)
         return (
             [plain(v, type_.member, clients) for v in value]
-            if is_by_client(type_)
+            if is_client_value(type_)
             else plain(value, type_.member, clients)
         )
     if isinstance(type_, SequenceType):

@@ -40,6 +40,7 @@ from fedcore.types import (
     member_of,
     tensor_leaves,
 )
+from fedcore.types.placing import is_all_equal
 
 
 @compiler_pass("partition")
@@ -123,7 +124,7 @@ class _Partition:
 
     def _returned_values(self, *, all_equal: bool) -> list[PlacedValue]:
         """The client values that the program returns: the all-equal values, or the others."""
-        values = [n for n, t in self.flow.returned if n.where == AT_CLIENTS and _is_all_equal(t) == all_equal]
+        values = [n for n, t in self.flow.returned if n.where == AT_CLIENTS and is_all_equal(t) == all_equal]
         return list(dict.fromkeys(values))
 
     def _place_equal(self) -> None:
@@ -177,7 +178,7 @@ class _Partition:
         per_client = self._returned_values(all_equal=False)
         for node in dict.fromkeys(n for n, _ in self.flow.returned):
             drawn = node.is_input and contains(node.type, _is_sequence)
-            if not drawn and not (node in per_client and _is_all_equal(self.placed[node].type)):
+            if not drawn and not (node in per_client and is_all_equal(self.placed[node].type)):
                 continue
             at_clients = node.where == AT_CLIENTS
             local = _Local(self, node.where)
@@ -188,7 +189,7 @@ class _Partition:
     def _result(self, tree: PlacedTree, type_: Type) -> Value:
         """The result of main. Its elements have their types in the plan, where unplaced values are at the server."""
         if isinstance(tree, PlacedValue):
-            is_equal = tree.where == AT_CLIENTS and _is_all_equal(type_)
+            is_equal = tree.where == AT_CLIENTS and is_all_equal(type_)
             return self.returned_equal[tree] if is_equal else self.placed[tree]
         assert isinstance(type_, StructType)
         parts = [self._result(t, p) for t, p in zip(tree, type_.types, strict=True)]
@@ -389,10 +390,6 @@ class _Partition:
             operands = [e.operand for e in elements]
             self.whole[frozenset(operands)] = (out, operands)
             return elements
-
-
-def _is_all_equal(type_: Type) -> bool:
-    return isinstance(type_, FederatedType) and bool(type_.all_equal)
 
 
 def _is_large_constant(node: PlacedValue) -> bool:
