@@ -22,15 +22,17 @@ from typing import TYPE_CHECKING
 from fedcore.learning import algorithms, framework, metrics, models, optimizers, programs, templates
 from fedcore.learning.asynchronous_process import AsynchronousProcess, ClientStart
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
-from fedcore.learning.compression import compression_aggregator
-from fedcore.learning.ddp_secure_aggregator import ddp_secure_aggregator
 from fedcore.learning.debug_measurements import add_debug_measurements, add_debug_measurements_with_mixed_dtype
-from fedcore.learning.dp_aggregator import dp_aggregator
+from fedcore.learning.model_aggregators import (
+    compression_aggregator,
+    ddp_secure_aggregator,
+    dp_aggregator,
+    robust_aggregator,
+    secure_aggregator,
+)
 from fedcore.learning.models import BatchOutput, ModelWeights, from_keras_model
 from fedcore.learning.models import VariableModel as Model
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
-from fedcore.learning.robust_aggregator import robust_aggregator
-from fedcore.learning.secure_aggregator import secure_aggregator
 from fedcore.learning.trainable_weights_aggregator import trainable_weights_aggregator
 from fedcore.learning.weighting import ClientWeighting
 from fedcore.tff_names import tff_name

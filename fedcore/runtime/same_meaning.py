@@ -24,13 +24,9 @@ def runs_in_parts(module: Module, three: list) -> Iterator[tuple[list, int]]:
     """
     types = [p.type for p in module.main.parameters]
     for clients, block_size in ((1, 1), (3, 1), (3, 2), (65, 8)):
-        yield (
-            [
-                [v[i % 3] for i in range(clients)] if is_client_value(t) else v
-                for v, t in zip(three, types, strict=True)
-            ],
-            block_size,
-        )
+        numbers = [i % 3 for i in range(clients)]
+        pairs = zip(three, types, strict=True)
+        yield [[v[i] for i in numbers] if is_client_value(t) else v for v, t in pairs], block_size
 
 
 def change_of_result(before: Module, after: Module, values: list, block_size: int = ONE_BLOCK) -> str | None:

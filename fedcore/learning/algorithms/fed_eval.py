@@ -13,8 +13,7 @@ from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_eval, federated_map, federated_value, federated_zip, generic_plus
 from fedcore.ir import Value
 from fedcore.learning.algorithms.client_work import client_steps
-from fedcore.learning.algorithms.distribution import distribute
-from fedcore.learning.algorithms.given_parts import check_distributor
+from fedcore.learning.algorithms.given_parts import check_distributor, distribute
 from fedcore.learning.metrics import add_client_quantiles, sum_then_finalize
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.frozen_weights import weights_functions, whole_weights

@@ -16,7 +16,7 @@ from fedcore.aggregators.state_containers import PRIVATE_STATES, container_paths
 from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.intrinsics import federated_map
+from fedcore.intrinsics import federated_broadcast, federated_map
 from fedcore.ir import Value
 from fedcore.ir.locations import warn_user
 from fedcore.learning.models.weight_roles import WeightRoles
@@ -129,3 +129,15 @@ def check_distributor(distributor: object, weights_type: Type, argument: str = "
         raise TypeMismatch(
             f"{argument} gives {result}, but clients start from {FederatedType(weights_type, CLIENTS, True)}"
         )
+
+
+def distribute(distributor: MeasuredProcess | None, state: Value) -> tuple:
+    """(The weights at the clients, the distributor's next state, its measurements), while a round is traced.
+
+    Args:
+        distributor: a measured process; None for a broadcast of the weights as they are, which measures nothing.
+    """
+    if distributor is None:
+        return federated_broadcast(state.global_model_weights), state.distributor, None
+    sent = distributor.next(state.distributor, state.global_model_weights)
+    return sent.result, sent.state, sent.measurements

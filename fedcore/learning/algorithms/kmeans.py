@@ -14,8 +14,7 @@ from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import FedcoreError, InvalidValue
 from fedcore.intrinsics import federated_eval, federated_map, federated_zip, sequence_reduce
 from fedcore.ir import Value
-from fedcore.learning.algorithms.distribution import distribute
-from fedcore.learning.algorithms.given_parts import check_distributor
+from fedcore.learning.algorithms.given_parts import check_distributor, distribute
 from fedcore.learning.models import ModelWeights
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.state import first_state, next_state, round_metrics

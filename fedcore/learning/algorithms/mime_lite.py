@@ -17,11 +17,10 @@ from fedcore.intrinsics import (
 )
 from fedcore.ir import Value
 from fedcore.learning.algorithms.client_work import Steps, client_steps
-from fedcore.learning.algorithms.distribution import distribute
 from fedcore.learning.algorithms.fed_avg import build_server_work
 from fedcore.learning.algorithms.fed_avg_with_schedule import check_has_rate
 from fedcore.learning.algorithms.fed_sgd import build_gradient
-from fedcore.learning.algorithms.given_parts import adapt_unweighted, build_aggregation, check_distributor
+from fedcore.learning.algorithms.given_parts import adapt_unweighted, build_aggregation, check_distributor, distribute
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.frozen_weights import changing_type, whole_weights
 from fedcore.learning.models.gradients import gradients_of
