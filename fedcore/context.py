@@ -471,4 +471,4 @@ def _run_recorded(directory: Path, runtime: Runtime, module: Module, arguments: 
     finally:
         report.seconds = time.perf_counter() - began
         _last_report.set(report)
-        recording.write(report, plan, error)
+        recording.write(report, error)

@@ -126,7 +126,7 @@ class Kit:
 
     def cell(self) -> Any:
         """A cell that has not started."""
-        _quiet()
+        logging.getLogger("nvflare").setLevel(logging.ERROR)  # it writes lines about each connection
         cell = Cell(
             fqcn=self.name,
             root_url=f"grpc://{self.address}",
@@ -410,11 +410,6 @@ class _Greeting:
         if text != self._told:
             self._told = text
             self._tell(text)
-
-
-def _quiet() -> None:
-    """Leaves FLARE's lines about each connection out of the process's log."""
-    logging.getLogger("nvflare").setLevel(logging.ERROR)
 
 
 def provision(folder: Path, sites: Sequence[str], port: int) -> dict[str, Path]:

@@ -251,16 +251,13 @@ class LearningProcess(IterativeProcess):
             current = getattr(state, part)
             changed = {name: _as_dtype(f"{part}.{name}", value, current[name].dtype) for name, value in values.items()}
             for name, value in changed.items():
-                self.hyperparameter_checks.get(f"{part}.{name}", _take)(f"{part}.{name}", value)
+                if (check := self.hyperparameter_checks.get(f"{part}.{name}")) is not None:
+                    check(f"{part}.{name}", value)
             state = state.replace(**{part: {**current, **changed}})
         return state
 
     def _names(self) -> str:
         return ", ".join(f"{part}.{name}" for part, names in self._hyperparameters.items() for name in names) or "none"
-
-
-def _take(name: str, value: float) -> None:
-    """Takes any number."""
 
 
 def _as_dtype(name: str, value: object, dtype: np.dtype) -> Any:

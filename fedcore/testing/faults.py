@@ -91,9 +91,9 @@ class Faults:
             return _Unreadable(None)
         if self.kind == "hang":
             return _Unreadable(self._released)
-        change = _nan if self.kind == "nan" else _with_an_axis_more
+        change = _nan if self.kind == "nan" else np.expand_dims
         if not isinstance(leaf, ClientDataset):
-            return change(np.asarray(leaf))
+            return change(np.asarray(leaf), 0)
         columns = leaf.columns
         arrays = [change(np.asarray(a), 1) for a in columns.arrays]
         shapes = iter(arrays)
@@ -101,14 +101,9 @@ class Faults:
         return ClientDataset(Columns(element, arrays, groups=columns.groups, steps=columns.steps))
 
 
-def _nan(array: np.ndarray, axis: int = 0) -> np.ndarray:
-    """NaN in the place of floats; other arrays are unchanged. `axis` is not used, see `_with_an_axis_more`."""
+def _nan(array: np.ndarray, axis: int) -> np.ndarray:
+    """NaN in the place of floats; other arrays are unchanged. `axis` is that of `np.expand_dims`."""
     return np.full_like(array, np.nan) if np.issubdtype(array.dtype, np.floating) else array
-
-
-def _with_an_axis_more(array: np.ndarray, axis: int = 0) -> np.ndarray:
-    """The array with a further axis of size 1 at a position."""
-    return np.expand_dims(array, axis)
 
 
 class _Unreadable:

@@ -172,8 +172,8 @@ class _Search:
         operation = self.of(attributes)  # one for all trials, since an operation with checks keeps its graph
         choices = []
         for i, (argument, dtype) in enumerate(arguments):
-            kind = _kind(self.op, (argument, dtype), attributes)
-            each = _candidates(argument.name, kind, dtype, shape)
+            kind = _kind(self.op, (argument, dtype))
+            each = _candidates(kind, dtype, shape)
             if argument.name in self.structures:
                 each = list(self._structured(argument.name, each))
             choices.append([c for c in each if c.array.shape == shape][:1] if i == main and kind == "data" else each)
@@ -354,14 +354,14 @@ def _is_data(op: str, type_attr: str) -> bool:
 
 def operand_kinds(op: str, attributes: Mapping) -> list[str]:
     """Each operand is "data", an "index" (integers of data), or of a kind of static operands."""
-    return [_kind(op, argument, attributes) for argument in _flat_arguments(op, attributes)]
+    return [_kind(op, argument) for argument in _flat_arguments(op, attributes)]
 
 
 def _flat_arguments(op: str, attributes: Mapping) -> list[tuple[Argument, tf.DType]]:
     return [(a, dtype) for a in signature(op).operands for dtype in a.dtypes(attributes)]
 
 
-def _kind(op: str, argument: tuple[Argument, tf.DType], attributes: Mapping) -> str:
+def _kind(op: str, argument: tuple[Argument, tf.DType]) -> str:
     """ "data", "index" (integers of data), or a kind of static operands."""
     declared, dtype = argument
     static = _STATIC.get(declared.name)
@@ -377,7 +377,7 @@ def _kind(op: str, argument: tuple[Argument, tf.DType], attributes: Mapping) -> 
 # --- candidates ---
 
 
-def _candidates(name: str, kind: str, dtype: tf.DType, shape: tuple[int, ...]) -> list[Candidate]:
+def _candidates(kind: str, dtype: tf.DType, shape: tuple[int, ...]) -> list[Candidate]:
     if kind == "data":
         return [_data(dtype, s) for s in _data_shapes(shape)]
     indices = [_data(dtype, s) for s in _index_shapes(shape)]

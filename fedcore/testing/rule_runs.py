@@ -193,13 +193,9 @@ class Run:
         for operand, place in zip(self.case.operands, self.layout.places, strict=True):
             array = operand.array[client if place.form is Form.OWN else 0]
             if place.axis is not None:
-                array = np.take(array, range(self._entries(client)), place.axis)
+                array = np.take(array, range(self.layout.sizes[client] * self.layout.entries_per_row), place.axis)
             arrays.append(array)
         return arrays
-
-    def _entries(self, client: int) -> int:
-        """A client's own entries along the padded axis."""
-        return self.layout.sizes[client] * self.layout.entries_per_row
 
     # --- comparisons ---
 

@@ -23,7 +23,7 @@ def plan_picture(computation: Computation) -> Markup:
     spent = _stage_times(computation.calls)
     heads = [element("th", name) for name in ("stage", "at", "how", "operations", "line")]
     heads += [element("th", name, class_="num") for name in ("ran", "time")]
-    rows = [_stage_row(module, f, spent) for f in module.stages()]
+    rows = [_stage_row(f, spent) for f in module.stages()]
     table = element("table", element("thead", element("tr", heads)), element("tbody", rows))
     return join(
         element("div", _Picture(module).svg(), class_="scroll"),
@@ -74,7 +74,7 @@ def _regions(calls: list[CallRecord]) -> Markup | None:
     return join(element("h3", "Regions of client stages, as they were built"), texts)
 
 
-def _stage_row(module: Module, stage: Function, spent: dict[str, tuple[int, float]]) -> Markup:
+def _stage_row(stage: Function, spent: dict[str, tuple[int, float]]) -> Markup:
     how = ", ".join(f"{k} {v}" for k, v in stage.attributes.items()) or "–"
     work = [op for op in stage.operations if op.kind not in ("item", "struct")]
     kinds = ", ".join(f"call @{op.operands[0].name}" if op.kind == "call" else op.kind for op in work) or "none"

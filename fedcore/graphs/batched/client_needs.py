@@ -8,7 +8,7 @@ known.
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 
 import attrs
 
@@ -135,19 +135,18 @@ class _Walk:
         return ClientNeeds(
             shared=_dense_bytes(p.type for p in stage.shared_parameters),
             partial=_dense_bytes([stage.partial_type]),
-            client=self._peak(operations, types, lasting),
+            client=self._peak(operations, lasting),
             contribution=sum(self._size_bytes(types[name]) for name in contribution),
             kept=kept,
         )
 
-    def _peak(self, operations: Sequence[Operation], types: Mapping[str, Type], lasting: Set[str]) -> int:
+    def _peak(self, operations: Sequence[Operation], lasting: Set[str]) -> int:
         """The largest number of bytes that operations hold at a time, beside the values that they are given.
 
         While an operation runs, these are the results that a later operation reads (`alive`), its own result, and what
         the function or graph that it calls holds inside (`inner`). A bound function runs where its name is read.
 
         Args:
-            types: of all names.
             lasting: names of results that are read behind the operations.
         """
         last_reader = {o.name: i for i, op in enumerate(operations) for o in op.operands if isinstance(o, Ref)}
@@ -178,7 +177,7 @@ class _Walk:
         """The peak of a function or graph beside its arguments."""
         callee = self._module[name]
         if isinstance(callee, Function):
-            return self._peak(callee.operations, callee.types(), {callee.result.name})
+            return self._peak(callee.operations, {callee.result.name})
         return peak_bytes(callee, self._module.blob(callee.digest), self._rows, self._factored)
 
     def _shape(self, type_: TensorType) -> Shape:

@@ -371,7 +371,7 @@ class CarriedKernels:
     @property
     def values(self) -> dict[int, BatchedValue]:
         """Kernel -> its low-rank matrix, as the value that a step is evaluated on."""
-        return {i: _value(self.low_rank(i)) for i in self.rights}
+        return {i: BatchedValue(None, True, form=self.low_rank(i)) for i in self.rights}
 
     def low_rank(self, kernel: int) -> LowRank:
         """The matrix of a kernel: its coefficients times shared and own matrices, plus its product of factors."""
@@ -606,8 +606,3 @@ def _drop_kernels(carry: LowRankCarry, kernels: Sequence[int]) -> LowRankCarry |
 def _select_active(active: Value | None, new: Value, old: Value) -> Value:
     """The new tensor [K, …] for active clients, and the old one for the others; None: all are active."""
     return new if active is None or new is old else select_rows(active, [new], [old])[0]
-
-
-def _value(low_rank: LowRank) -> BatchedValue:
-    """The value of a low-rank matrix, for evaluation in a step."""
-    return BatchedValue(None, True, form=low_rank)

@@ -84,14 +84,9 @@ def _entries(table: tf.lookup.StaticHashTable) -> tuple:
     entries = getattr(table, _ENTRIES, None)
     if entries is None:
         with tf.init_scope():
-            entries = _export(table)
+            entries = _originals["export"](table)
     keys, values = (t.numpy() if hasattr(t, "numpy") else tf.get_static_value(t) for t in entries)
     return entries if keys is None or values is None else (keys, values)
-
-
-def _export(table: tf.lookup.StaticHashTable) -> tuple[tf.Tensor, tf.Tensor]:
-    """The keys and values that TensorFlow's `export` reads from a table of this process."""
-    return _originals["export"](table)
 
 
 def _in_graph() -> bool:

@@ -186,7 +186,7 @@ class _OfImages:
 
     def _missing_of(self, images: str) -> tuple[str, str]:
         if images not in self._missing:
-            name = f"{_name(images)}/onednn"
+            name = f"{images.replace(':', '_')}/onednn"
             shape = self._new("Shape", f"{name}/shape", [images], T="float", out_type="int32")
             one_image = self._new("Const", f"{name}/one", [f"^{shape}"], dtype="int32", value=[1, 0, 0, 0])
             zeros = self._new("ZerosLike", f"{name}/zeros", [f"{shape}:output:0"], T="int32")
@@ -236,8 +236,3 @@ _IMAGES = {
 """By operation of TensorFlow its operands that are images, or gradients of them."""
 
 _KERNELS = {**CONVOLUTIONS, "MaxPool": POOL, "MaxPoolGrad": POOL_GRADIENT}
-
-
-def _name(tensor: str) -> str:
-    """The name of a tensor, of which a node's name can be made."""
-    return tensor.replace(":", "_")

@@ -95,11 +95,6 @@ def _emit_operation(node: Node, tensors: Tensors) -> Sequence[tf.Tensor]:
     return add_operation(node.op, operands, node.attributes) if results is None else results
 
 
-def _emit_constant(node: Node, tensors: Tensors) -> list[tf.Tensor]:
-    """The constant of a Const node."""
-    return [tf.constant(node["value"], node["dtype"])]
-
-
 def _emit_scan(node: Node, tensors: Tensors) -> list[tf.Tensor]:
     """The results of a scan, as a counted loop whose body is emitted in place."""
     iterations, *initial = (tensors[v] for v in node.inputs)
@@ -148,7 +143,7 @@ def _as_python_function(region: Region, tensors: Tensors) -> Callable[..., list[
 
 
 _EMITTERS: dict[str, Callable[[Node, Tensors], list[tf.Tensor]]] = {
-    "Const": _emit_constant,
+    "Const": lambda node, tensors: [tf.constant(node["value"], node["dtype"])],
     "scan": _emit_scan,
     "while": _emit_while,
     "if": _emit_if,

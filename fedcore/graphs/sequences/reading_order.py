@@ -73,7 +73,7 @@ def reading_order(
     """
     chain = _Chain(lambda: iter(range(count)), count)
     buffer = max(count, 1)
-    remaining = [(i, step) for i, step in enumerate(steps) if not _does_nothing(step)]
+    remaining = [(i, step) for i, step in enumerate(steps) if (step.kind, step.number) not in _DROPPED]
     while remaining:
         (position, step), *remaining = remaining
         if position in drawn:
@@ -92,9 +92,8 @@ def reading_order(
     return list(chain.make())
 
 
-def _does_nothing(step: Step) -> bool:
-    """Whether the step changes no order; TensorFlow drops such steps."""
-    return (step.kind, step.number) in (("take", INFINITE), ("skip", 0), ("repeat", 1))
+_DROPPED = (("take", INFINITE), ("skip", 0), ("repeat", 1))
+"""Steps that change no order, which TensorFlow drops."""
 
 
 class _Chain:

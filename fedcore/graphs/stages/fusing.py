@@ -31,17 +31,13 @@ def trace_operations(
     """
     types = {p.name: p.type for p in function.parameters}
     result_types = {op.name: op.type for op in function.operations}
-    result = _result_type([(name, result_types[binding]) for binding, name in outputs.items()])
+    elements = [(name, result_types[binding]) for binding, name in outputs.items()]
+    result = elements[0][1] if len(elements) == 1 else StructType(elements)
     traced = _trace(module, function, inputs, types, outputs, result)
     used = _used(traced, inputs, types)
     if used != inputs:
         traced = _trace(module, function, used, types, outputs, result)
     return traced, used
-
-
-def _result_type(elements: list[tuple[str | None, Type]]) -> Type:
-    """The type of a graph that returns elements (name, type): a single one by itself, several as a struct."""
-    return elements[0][1] if len(elements) == 1 else StructType(elements)
 
 
 def _trace(

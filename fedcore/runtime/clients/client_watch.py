@@ -8,6 +8,7 @@ Decision 0276.
 import collections
 import contextlib
 import contextvars
+import functools
 import os
 import sys
 import threading
@@ -259,7 +260,8 @@ class WatchedStage:
             if watch is None and not self._prints and not may_stop:
                 continue
             printer = _Printer(place)
-            replay = ClientReplay(work.client_stage, None if watch is None else _noting(watch, place), printer.show)
+            note = None if watch is None else functools.partial(watch.note, place)
+            replay = ClientReplay(work.client_stage, note, printer.show)
             with self._span("replay", work.stage, clients=[index, index]):
                 try:
                     replay.run(work.broadcasts, client, work.numbers, int(seed))
@@ -296,11 +298,6 @@ class _Printer:
             self.write()
             moment = _moment(printed.step, printed.iterations)
             open_debugger(f"{place}{moment}", stop.location, stop.function, stop.names(values))
-
-
-def _noting(watch: Watch, place: ClientPlace) -> Callable:
-    """The function that shows a value of a client to the watch."""
-    return lambda value: watch.note(place, value)
 
 
 def _moment(step: int | None, iterations: Sequence[int]) -> str:

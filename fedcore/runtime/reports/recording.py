@@ -93,12 +93,12 @@ class Recording:
                 self.samples.append((time.perf_counter() - self._clock, _resident_bytes(), _threads() - 1))
                 return
 
-    def write(self, report: Report, plan: Module | None, error: BaseException | None) -> None:
+    def write(self, report: Report, error: BaseException | None) -> None:
         """Writes the call's file, and appends its spans to the process's timeline. An error becomes a warning."""
         with _without_costing_the_call(self.directory):
-            self._write(report, plan, error)
+            self._write(report, error)
 
-    def _write(self, report: Report, plan: Module | None, error: BaseException | None) -> None:
+    def _write(self, report: Report, error: BaseException | None) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         number = next(n for n in _numbers if not self._file(n).exists())  # of an earlier process with this id
         call = {

@@ -1,7 +1,5 @@
 """The stage pass `dce`: nodes that no result needs."""
 
-from collections.abc import Iterable
-
 from fedcore.graphs.dataflow.effects import has_effect
 from fedcore.graphs.dataflow.graph import Node, Region, Value
 from fedcore.graphs.dataflow.rewriting import RegionCopy
@@ -59,9 +57,5 @@ def _note_dead(region: Region, read: set[Value], dead: set[Node]) -> None:
 
 def _has_effect(node: Node) -> bool:
     """Whether a node has effects, by itself or by a node of the regions that it runs."""
-    return has_effect(node.op) if not node.regions else any(map(_has_effect, _nodes_within(node)))
-
-
-def _nodes_within(node: Node) -> Iterable[Node]:
-    """The nodes of the regions that a node runs."""
-    return (inner for region in node.regions for inner in region.nodes)
+    inside = (inner for region in node.regions for inner in region.nodes)
+    return has_effect(node.op) if not node.regions else any(map(_has_effect, inside))
