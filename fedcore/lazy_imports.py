@@ -33,11 +33,16 @@ class LazyImports:
         self.names = tuple(sorted(self._places))
 
     def load(self, name: str) -> Any:
-        """Imports the value of a name, one of `names`.
+        """Imports the value of a name; may be the `__getattr__` of the package.
 
         Garbage is not collected meanwhile: modules stay, and the collector would look at all of their objects several
         times, which takes a fifth of the first import.
+
+        Raises:
+            AttributeError: the package has no such name.
         """
+        if name not in self._places:
+            raise AttributeError(f"module {self._package!r} has no attribute {name!r}")
         module, attribute = self._places[name]
         with without_collection():
             if module == self._package:

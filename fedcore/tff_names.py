@@ -30,6 +30,11 @@ def tff_name(module: str, name: str) -> Any:
     raise AttributeError(message, name=name, obj=sys.modules.get(module))
 
 
+def tff_names(module: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a public module whose other names are TFF's."""
+    return functools.partial(tff_name, module)
+
+
 _OLDER_ARGUMENTS = {"loop_implementation": "use_experimental_simulation_loop"}
 
 

@@ -27,7 +27,7 @@ from fedcore.aggregators.secure_quantized_sum import secure_quantized_sum
 from fedcore.aggregators.secure_sum import SecureSumFactory
 from fedcore.aggregators.sum import SumFactory
 from fedcore.aggregators.weighting import as_weighted_aggregator
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 __all__ = [
     "AggregationFactory",
@@ -63,6 +63,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.aggregators", name)
+    __getattr__ = tff_names("fedcore.aggregators")

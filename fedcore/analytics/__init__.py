@@ -13,7 +13,7 @@ from fedcore.analytics import (
 from fedcore.analytics.count_distinct import HyperLogLogFactory
 from fedcore.analytics.heavy_hitters.iblt import IbltFactory
 from fedcore.analytics.hierarchical_histogram import HierarchicalHistogramDecoder, build_hierarchical_histogram_process
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 __all__ = [
     "HierarchicalHistogramDecoder",
@@ -29,6 +29,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.analytics", name)
+    __getattr__ = tff_names("fedcore.analytics")

@@ -8,7 +8,7 @@ from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.graphs.sequences.symbolic_dataset import Dataset
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.scalars import whole_number
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 __all__ = [
     "clipped_counts",
@@ -289,6 +289,4 @@ def _cap_dataset(dataset: Dataset, max_user_contribution: int, batch_size: int) 
 
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.analytics.data_processing", name)
+    __getattr__ = tff_names("fedcore.analytics.data_processing")

@@ -25,7 +25,7 @@ from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.intrinsics.crossings import Crossing
 from fedcore.ir import Module
 from fedcore.runtime.reports.report import Report
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 from fedcore.types import Type
 
 
@@ -221,12 +221,10 @@ __all__ = [
 ]
 
 
-if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
+if TYPE_CHECKING:  # names of TFF, which `tff_names` finds
     from fedcore.computation import PolymorphicComputation as PolymorphicComputation
 
     ConcreteComputation = Computation
     TypeNotAssignableError = TypesNotEquivalentError = UnexpectedTypeError = TypeMismatch
 else:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.framework", name)
+    __getattr__ = tff_names("fedcore.framework")

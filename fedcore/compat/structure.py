@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from fedcore.errors import FedcoreError, brief
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 from fedcore.types import fields_of, make_container
 
 
@@ -29,6 +29,4 @@ def update_struct(structure: Any, **kwargs: Any) -> Any:
 
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.structure", name)
+    __getattr__ = tff_names("fedcore.structure")

@@ -9,7 +9,7 @@ from fedcore.computation import tf_computation as computation
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import container
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 from fedcore.types import StructType, TensorType, Type, to_type
 
 
@@ -71,6 +71,4 @@ __all__ = [
 
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.tensorflow", name)
+    __getattr__ = tff_names("fedcore.tensorflow")

@@ -21,11 +21,7 @@ _LAZY = LazyImports(__name__)
 
 __all__ = [*_LAZY.names]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY.names:
-        return _LAZY.load(name)
-    raise AttributeError(f"module 'fedcore.deployment' has no attribute {name!r}")
+__getattr__ = _LAZY.load
 
 
 def __dir__() -> list[str]:

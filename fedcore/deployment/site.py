@@ -234,7 +234,7 @@ class Site:
         if arrays is None:
             return Message({"kind": "missing", "plan": False})
         stage, inputs = stage_of(plan, operation), RunRequest.of(request, *arrays)
-        sources = check_sources(plan, inputs, ClientOutputs.cached(plan).data)
+        sources = check_sources(inputs, ClientOutputs.cached(plan).data)
         check_arrays(stage, inputs)
         self._check_held_out(inputs.sources)
         for source in inputs.kept_sources:

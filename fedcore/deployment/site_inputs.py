@@ -7,7 +7,6 @@ import attrs
 import numpy as np
 
 from fedcore.compiler.client_data import KEPT, ClientData, Source, type_at
-from fedcore.ir import Module
 from fedcore.runtime.network.leaves import array_names
 from fedcore.runtime.network.messages import MalformedMessage, Message
 from fedcore.runtime.network.plan_runner import ClientStageOf
@@ -112,7 +111,7 @@ def check_arrays(stage: ClientStageOf, request: RunRequest) -> None:
         raise MalformedMessage("the arrays of the request are not those that the stage reads")
 
 
-def check_sources(plan: Module, request: RunRequest, data: ClientData) -> tuple[Source, ...]:
+def check_sources(request: RunRequest, data: ClientData) -> tuple[Source, ...]:
     """The sources of the client's values, by the plan.
 
     A value of an earlier stage of the call is that of this call, and an argument is the site's data, a value of the

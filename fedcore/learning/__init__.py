@@ -35,7 +35,7 @@ from fedcore.learning.models import VariableModel as Model
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.trainable_weights_aggregator import trainable_weights_aggregator
 from fedcore.learning.weighting import ClientWeighting
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 __all__ = [
     "AsynchronousProcess",
@@ -67,7 +67,7 @@ __all__ = [
     "trainable_weights_aggregator",
 ]
 
-if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
+if TYPE_CHECKING:  # names of TFF, which `tff_names` finds
     from fedcore import learning as _learning
     from fedcore.compat.dropped_arguments import LoopImplementation as LoopImplementation
     from fedcore.compat.learning import build_federated_averaging_process as build_federated_averaging_process
@@ -75,6 +75,4 @@ if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
 
     model_update_aggregator = _learning
 else:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.learning", name)
+    __getattr__ = tff_names("fedcore.learning")

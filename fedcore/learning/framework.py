@@ -17,7 +17,7 @@ from fedcore.learning.models import trace_model
 from fedcore.learning.models.frozen_weights import changing_type
 from fedcore.learning.models.traced import ModelFn
 from fedcore.templates import MeasuredProcess, MeasuredProcessOutput
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 from fedcore.types import SERVER, FederatedType, Type, to_type
 
 __all__ = ["build_encoded_broadcast_process", "build_encoded_broadcast_process_from_model"]
@@ -86,6 +86,4 @@ def build_encoded_broadcast_process_from_model(model_fn: ModelFn, encoder_fn: En
 
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.learning.framework", name)
+    __getattr__ = tff_names("fedcore.learning.framework")

@@ -7,7 +7,7 @@ from fedcore.templates.composition import chain_measured_processes, concatenate_
 from fedcore.templates.estimation import EstimationProcess
 from fedcore.templates.iterative import IterativeProcess
 from fedcore.templates.measured import MeasuredProcess, MeasuredProcessOutput
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 __all__ = [
     "AggregationProcess",
@@ -20,6 +20,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.templates", name)
+    __getattr__ = tff_names("fedcore.templates")

@@ -45,11 +45,7 @@ __all__ = [
 
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        if name in _LAZY.names:
-            return _LAZY.load(name)
-        raise AttributeError(f"module 'fedcore.testing' has no attribute {name!r}")
+    __getattr__ = _LAZY.load
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 from fedcore.types.containers import (
     container_class,
     elements_and_class,
@@ -110,9 +110,7 @@ __all__ = [
     "to_type",
 ]
 
-if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
+if TYPE_CHECKING:  # names of TFF, which `tff_names` finds
     tensorflow_to_type = to_type
 else:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.types", name)
+    __getattr__ = tff_names("fedcore.types")

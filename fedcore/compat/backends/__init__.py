@@ -3,11 +3,9 @@
 from typing import TYPE_CHECKING
 
 from fedcore.compat.backends import mapreduce, native, test
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 __all__ = ["mapreduce", "native", "test"]
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.backends", name)
+    __getattr__ = tff_names("fedcore.backends")

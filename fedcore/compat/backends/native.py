@@ -12,7 +12,7 @@ from fedcore.runtime import Report
 from fedcore.runtime.devices.device import default_devices
 from fedcore.runtime.local import LocalRuntime, default_workers, local
 from fedcore.scalars import whole_number
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -186,6 +186,4 @@ __all__ = [
     "transform_to_native_form",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    return tff_name("fedcore.backends.native", name)
+__getattr__ = tff_names("fedcore.backends.native")

@@ -1,7 +1,5 @@
 """`fc.backends.test`: the local runtime, which runs secure sums as plain sums unless it is told to mask them."""
 
-from typing import Any
-
 from fedcore.compat.backends.native import (
     create_async_local_cpp_execution_context as create_async_test_cpp_execution_context,
 )
@@ -14,7 +12,7 @@ from fedcore.compat.backends.native import (
 from fedcore.compat.backends.native import (
     set_sync_local_cpp_execution_context as set_sync_test_cpp_execution_context,
 )
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 __all__ = [
     "create_async_test_cpp_execution_context",
@@ -23,6 +21,4 @@ __all__ = [
     "set_sync_test_cpp_execution_context",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    return tff_name("fedcore.backends.test", name)
+__getattr__ = tff_names("fedcore.backends.test")

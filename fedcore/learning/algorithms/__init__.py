@@ -34,7 +34,7 @@ from fedcore.learning.algorithms.mime_lite import (
 from fedcore.learning.algorithms.personalization import build_personalization_eval_computation
 from fedcore.learning.algorithms.q_fed_avg import build_q_fed_avg
 from fedcore.learning.algorithms.scaffold import build_scaffold
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 __all__ = [
     "GanModel",
@@ -71,6 +71,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.learning.algorithms", name)
+    __getattr__ = tff_names("fedcore.learning.algorithms")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from fedcore.learning.baselines import cifar100, emnist, shakespeare, stackoverflow
 from fedcore.learning.baselines.task import BaselineTask, BaselineTaskDatasets, ClientSpec
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 __all__ = [
     "BaselineTask",
@@ -17,6 +17,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.simulation.baselines", name)
+    __getattr__ = tff_names("fedcore.simulation.baselines")

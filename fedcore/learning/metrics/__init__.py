@@ -18,7 +18,7 @@ from fedcore.learning.metrics.finalizers import (
 from fedcore.learning.metrics.keras_metric_functions import create_functional_metric_fns, create_keras_metric_finalizer
 from fedcore.learning.metrics.secure_sum_factory import SecureSumFactory, create_default_secure_sum_quantization_ranges
 from fedcore.learning.metrics.sum_then_finalize_factory import SumThenFinalizeFactory
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 __all__ = [
     "FinalizeThenSampleFactory",
@@ -39,6 +39,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.learning.metrics", name)
+    __getattr__ = tff_names("fedcore.learning.metrics")

@@ -14,7 +14,7 @@ from fedcore.learning.models.reconstruction_model import ReconstructionBatchOutp
 from fedcore.learning.models.traced import initial_weights_of, trace_model
 from fedcore.learning.models.variable_model import VariableModel
 from fedcore.learning.models.weights_type import weights_type_from_model
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 __all__ = [
     "BatchOutput",
@@ -43,6 +43,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.learning.models", name)
+    __getattr__ = tff_names("fedcore.learning.models")

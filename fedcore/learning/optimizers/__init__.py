@@ -15,7 +15,7 @@ from fedcore.learning.optimizers.rmsprop import build_rmsprop
 from fedcore.learning.optimizers.schedule import schedule_learning_rate
 from fedcore.learning.optimizers.sgdm import build_sgdm
 from fedcore.learning.optimizers.yogi import build_yogi
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 __all__ = [
     "LEARNING_RATE_KEY",
@@ -35,6 +35,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.learning.optimizers", name)
+    __getattr__ = tff_names("fedcore.learning.optimizers")

@@ -17,7 +17,7 @@ from fedcore.learning.programs.plot import plot_histories
 from fedcore.learning.programs.progress_bar import ProgressBar
 from fedcore.learning.programs.stop_at import StopAt
 from fedcore.learning.programs.train import train
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 __all__ = [
     "Callback",
@@ -39,12 +39,10 @@ __all__ = [
     "train_model",
 ]
 
-if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
+if TYPE_CHECKING:  # names of TFF, which `tff_names` finds
     from fedcore.compat.evaluation_manager import EvaluationManager as EvaluationManager
     from fedcore.compat.evaluation_manager import extract_and_rewrap_metrics as extract_and_rewrap_metrics
     from fedcore.compat.train_model import ProgramState as ProgramState
     from fedcore.compat.train_model import train_model as train_model
 else:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.learning.programs", name)
+    __getattr__ = tff_names("fedcore.learning.programs")

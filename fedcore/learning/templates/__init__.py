@@ -7,7 +7,7 @@ from fedcore.learning.templates.apply_optimizer import build_apply_optimizer_fin
 from fedcore.learning.templates.client_work import ClientResult, ClientWorkProcess
 from fedcore.learning.templates.distribution import DistributionProcess, build_broadcast_process
 from fedcore.learning.templates.finalizer import FinalizerProcess
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 __all__ = [
     "ClientResult",
@@ -25,13 +25,11 @@ __all__ = [
     "reject_non_finite_update",
 ]
 
-if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
+if TYPE_CHECKING:  # names of TFF, which `tff_names` finds
     from fedcore.compat.templates import (
         build_functional_model_delta_client_work as build_functional_model_delta_client_work,
     )
     from fedcore.compat.templates import build_model_delta_client_work as build_model_delta_client_work
     from fedcore.compat.templates import compose_learning_process as compose_learning_process
 else:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.learning.templates", name)
+    __getattr__ = tff_names("fedcore.learning.templates")

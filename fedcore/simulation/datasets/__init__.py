@@ -40,9 +40,7 @@ from fedcore.simulation.datasets.sqlite_client_data import (
 from fedcore.simulation.datasets.sqlite_client_data import save_sqlite as save_sqlite
 from fedcore.simulation.datasets.sqlite_client_data import save_to_sql_client_data as save_to_sql_client_data
 from fedcore.simulation.datasets.transforming_client_data import TransformingClientData as TransformingClientData
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.simulation.datasets", name)
+    __getattr__ = tff_names("fedcore.simulation.datasets")

@@ -18,7 +18,7 @@ from fedcore.scalars import whole_number
 from fedcore.simulation.datasets.client_data import ClientData, TestClientData
 from fedcore.simulation.datasets.downloads import Archive, cached_members
 from fedcore.simulation.datasets.published import Published
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 _PUBLISHED = Published(
     Archive(
@@ -146,6 +146,4 @@ def _most_frequent_first(counts: dict[str, int]) -> collections.OrderedDict[str,
 
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.simulation.datasets.stackoverflow", name)
+    __getattr__ = tff_names("fedcore.simulation.datasets.stackoverflow")

@@ -15,7 +15,7 @@ from fedcore.analytics.heavy_hitters.iblt.tables import (
     decode_iblt_tensor_tf,
     decode_iblt_tf,
 )
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 __all__ = [
     "DEFAULT_REPETITIONS",
@@ -35,6 +35,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.analytics.heavy_hitters.iblt", name)
+    __getattr__ = tff_names("fedcore.analytics.heavy_hitters.iblt")

@@ -3,11 +3,9 @@
 from typing import TYPE_CHECKING
 
 from fedcore.learning.baselines.models import mnist
-from fedcore.tff_names import tff_name
+from fedcore.tff_names import tff_names
 
 __all__ = ["mnist"]
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        return tff_name("fedcore.simulation.models", name)
+    __getattr__ = tff_names("fedcore.simulation.models")
