@@ -115,7 +115,7 @@ def warn_or_log(text: str) -> None:
 
 
 def _location(path: str, line: int, library: Location | None = None) -> Location:
-    return Location(_relative_to(path, os.getcwd()), line, os.path.abspath(path), library)
+    return Location(_relative(path), line, os.path.abspath(path), library)
 
 
 def _library_location(path: str, line: int) -> Location:
@@ -127,6 +127,11 @@ def _library_location(path: str, line: int) -> Location:
 def _imported_name(path: str) -> str:
     """The path of a file of fedcore from the folder that holds the package, with slashes."""
     return os.path.relpath(path, os.path.dirname(_PACKAGE)).replace(os.sep, "/")
+
+
+def _relative(path: str) -> str:
+    """The path as seen from the working directory, or the bare name of a file outside it."""
+    return _relative_to(path, os.getcwd())
 
 
 @functools.lru_cache(1024)
