@@ -48,7 +48,11 @@ def test_metrics_of_builders_have_tffs_types(finalizers):
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-@pytest.mark.parametrize("finalizers", [1.0, [FINALIZERS["loss"]], OrderedDict({1: lambda x: x})], ids=str)
+@pytest.mark.parametrize(
+    "finalizers",
+    [1.0, [FINALIZERS["loss"]], OrderedDict({1: lambda x: x})],
+    ids=["a number", "a list", "a name that is none"],
+)
 def test_builders_of_metrics_refuse_finalizers_that_tff_refuses(name, finalizers):
     with pytest.raises(TypeError):
         BUILDERS[name](finalizers)
@@ -111,7 +115,11 @@ def test_functions_of_metrics_are_made_of_what_tff_takes(constructor):
         METRICS.create_functional_metric_fns(constructor)
 
 
-@pytest.mark.parametrize("metric", [None, 1, keras.losses.MeanSquaredError(), [keras.metrics.Mean()]], ids=str)
+@pytest.mark.parametrize(
+    "metric",
+    [None, 1, keras.losses.MeanSquaredError(), [keras.metrics.Mean()]],
+    ids=["nothing", "a number", "a loss", "metrics"],
+)
 def test_finalizers_are_made_of_what_tff_takes(metric):
     with pytest.raises(TypeError):
         METRICS.create_keras_metric_finalizer(metric)
