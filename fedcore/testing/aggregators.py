@@ -43,13 +43,14 @@ def check_aggregator(
 ) -> None:
     """Checks the laws of an aggregator, with generated values.
 
-    Laws: `create` gives an `AggregationProcess` for the types, weighted if the factory is. `next` runs three times, for
+    Laws: `create` gives an `AggregationProcess` for the types, weighted if the factory is, also for others that it does
+    not refuse, and gives equal ones when it is called again. `next` runs three times, for
     0, 1, 2, 7 and 20 clients; each run takes the state of the one before. The local runtime gives the state, the result
     and the measurements of the reference runtime, which folds all clients in one block; the values of two clients are
     NaN, infinite floats and extreme integers, and may be refused by both. The result after a round without clients is
     finite, if it was before. With `meaning` the results are also those of numpy, of a process that is created anew and
-    after 300 rounds: only this finds a mistake in the program itself, such as a count that overflows or a state that is
-    lost.
+    after 300 rounds, and with a client that is not finite where that of numpy is: only this finds a mistake in the
+    program itself, such as a count that overflows or a state that is lost.
 
     Args:
         value_type: type of a client's value.
@@ -77,6 +78,7 @@ def check_aggregator(
         raise TypeMismatch(f"check_aggregator: {name} is not weighted, so it takes no weight_type")
     process = factory.create(*types)
     _check_types(name, process, types)
+    _check_other_types(name, factory, types)
     local = fc.runtime.local(block_size=2, workers_per_device=1, default_num_clients=0)
     try:
         for clients, spread in COHORTS:
@@ -84,6 +86,11 @@ def check_aggregator(
                 name, process, clients, _rounds(types, clients, spread), local, tolerance, spread == "special"
             )
         _check_without_clients(name, process, types, local)
+        if meaning is None:
+            values = _positive(_rounds(types, 7, "small"))[0]
+            _check_anew(name, [process, factory.create(*types)], values, local, tolerance)
+        else:
+            _check_not_finite(name, process, types, local, meaning, tolerance)
         for clients, spread in (*COHORTS, (MANY, "small")):
             if meaning is not None and clients and spread == "small":
                 rounds = _positive(_rounds(types, clients, spread))
@@ -93,6 +100,45 @@ def check_aggregator(
             _check_meaning(name, process, rounds, local, meaning, tolerance, checked=(MANY // 2, 257, MANY))
     finally:
         local.close()
+
+
+def _check_other_types(name: str, factory: AggregationFactory, types: list[Type]) -> None:
+    """Checks that the factory gives a process for other types too, if it does not refuse them."""
+    other = [to_type([types[0], types[0]]), *types[1:]]
+    try:
+        process = factory.create(*other)
+    except Exception:  # it takes the author's type only
+        return
+    _check_types(name, process, other)
+
+
+def _check_anew(name: str, processes: list, values: list, local: LocalRuntime, tolerance: float) -> None:
+    """Checks that processes of one factory give equal results."""
+    law = f"{name}: a process that is created anew gives the same result"
+    states = [_run(law, p.initialize, [], local, None) for p in processes]
+    pair = [_run(law, p.next, [s, *values], local, values).result for p, s in zip(processes, states, strict=True)]
+    _equal(law, pair[1], pair[0], tolerance, processes[1].next, values)
+
+
+def _check_not_finite(
+    name: str, process: AggregationProcess, types: list[Type], local: LocalRuntime, meaning: Callable, tolerance: float
+) -> None:
+    """Checks the result with a client that is not finite, where `meaning` is finite: it says that others decide."""
+    law = f"{name}: the result is that of `meaning`, with a client whose value is %s"
+    for wrong in (np.nan, np.inf, -np.inf):
+        values, *weights = _positive(_rounds(types, 7, "small"))[0]
+        values[3] = tf.nest.map_structure(lambda v, w=wrong: np.full_like(v, w)[()] if _is_float(v) else v, values[3])
+        received = (values, *weights) if weights else values
+        try:
+            with np.errstate(all="ignore"):
+                want = meaning([received])
+        except Exception:
+            continue
+        if not all(np.isfinite(np.asarray(w, np.complex128)).all() for w in tf.nest.flatten(want)):
+            continue
+        state = _run(law % wrong, process.initialize, [], local, None)
+        output = _run(law % wrong, process.next, [state, values, *weights], local, values)
+        _equal(law % wrong, output.result, _as_type(want, output.result), tolerance, process.next, received)
 
 
 def _check_without_clients(name: str, process: AggregationProcess, types: list[Type], local: LocalRuntime) -> None:

@@ -1,6 +1,7 @@
 """Checks the laws of client data."""
 
 import pickle
+import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +14,17 @@ from fedcore.errors import TypeMismatch, brief
 from fedcore.runtime.reports.result_difference import difference
 from fedcore.simulation.datasets import ClientData
 from fedcore.simulation.datasets.structures import Structure, as_tensorflow_has_it, map_leaves, num_rows
-from fedcore.testing.laws import LawBroken
+from fedcore.testing.laws import LawBroken, open_files
 
 THREADS = 4
+
+READINGS = 5
+"""Readings of one client, after all have been read, that may not leave a file open each."""
+
+
+def _random_states() -> str:
+    with np.printoptions(threshold=1000):
+        return repr((random.getstate(), np.random.get_state()))
 
 
 def check_client_data(
@@ -31,7 +40,8 @@ def check_client_data(
     has elements of `element_type_structure`, the same ones in the same order in every reading: of one data set again,
     of a new one, of data sets that were made before others and are read in turn, from several threads, from a
     selection, from a cohort in another order, and after pickling, where the data pickle; these elements are the rows
-    of `columns`.
+    of `columns`; the data sets of clients without examples have the same type too; reading leaves no files open, and
+    Python's and numpy's own random numbers as they were.
 
     Args:
         columns: client id -> its examples: arrays, or lists, in dicts and tuples. Default: they are not checked.
@@ -63,7 +73,18 @@ class _Check:
         self._name = type(data).__name__
         self._check_ids(data.client_ids)
         self._ids = data.client_ids[:: max(1, len(data.client_ids) // clients)][:clients]
-        self._rows = {i: self._read(data.create_tf_dataset_for_client(i), i) for i in self._ids}
+        draws = _random_states()
+        self._specs = data.element_type_structure
+        self._rows = {i: self._read(self._dataset(i), i) for i in self._ids}
+        if _random_states() != draws:
+            law = "reading leaves the random numbers of Python and numpy as they were"
+            raise self._broken(law, "fix: draw from a np.random.default_rng of your own")
+        files = open_files()
+        for _ in range(READINGS):
+            self._read(self._dataset(self._ids[0]), self._ids[0])
+        if open_files() >= files + READINGS:
+            what = f"{READINGS} readings of client {self._ids[0]!r} left {open_files() - files} files open"
+            raise self._broken("reading leaves no files open", what)
 
     def run(self, columns: Mapping[str, Structure] | None) -> None:
         if columns is not None:
@@ -84,6 +105,16 @@ class _Check:
         cohort = data.cohort(ids[::-1])
         self._same("are those of a cohort in another order", lambda i: cohort[ids[::-1].index(i)])
         self._check_pickle()
+
+    def _dataset(self, client_id: str) -> Any:
+        """The data set of a client, which has the type of all."""
+        dataset = self._data.create_tf_dataset_for_client(client_id)
+        have, want = getattr(dataset, "element_spec", self._specs), self._specs
+        same = tf.nest.map_structure(lambda h, w: w.is_compatible_with(h), have, want)
+        if not all(tf.nest.flatten(same)):
+            law = "the elements have the type of `element_type_structure`"
+            raise self._broken(law, f"those of client {client_id!r} are of {have}, not {want}")
+        return dataset
 
     def _broken(self, law: str, what: str) -> LawBroken:
         return LawBroken(f"{self._name}: {law}", what)
@@ -147,7 +178,7 @@ class _Check:
             rows = [map_leaves(lambda a, k=k: np.asarray(a[k]), arrays) for k in range(num_rows(arrays))]
             read = self._rows.get(client_id)
             if read is None:
-                read = self._read(self._data.create_tf_dataset_for_client(client_id), client_id)
+                read = self._read(self._dataset(client_id), client_id)
             self._equal("are the rows of the columns", client_id, read, rows)
 
     def _check_elements(self) -> None:

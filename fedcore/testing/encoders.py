@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import fedcore as fc
 from fedcore.aggregators.encoders.encoded_values import value_codec
-from fedcore.aggregators.encoders.encoder import Encoder, require_encoder
+from fedcore.aggregators.encoders.encoder import AdaptiveEncoder, Encoder, require_encoder
 from fedcore.errors import FedcoreError, brief
 from fedcore.testing.laws import LawBroken
 from fedcore.testing.values import draw, has_bits_of
@@ -19,15 +19,23 @@ CLIENTS = 3
 DRAWS = 16
 """Values whose errors must cancel."""
 
+LONG = 140_001
+"""Entries of a vector whose places need more than 16 bits."""
+
+OTHER_DTYPES = ("int32", "int64", "bool", "complex64")
+"""Dtypes of which a lossless encoder of floats keeps all numbers, if it takes them."""
+
 
 def check_encoder(encoder: Encoder, value_type: object, *, relative_error: float = 0.0) -> None:
     """Checks the laws of an encoder, with generated values of a type.
 
     Laws: neither side raises; the decoded value has the type; its squared error is at most `relative_error` of the
     squared norm, on average over normal values and their negatives, a thousand times and a millionth of these, values
-    of one sign, and values of other shapes and of float64; the errors of many values cancel; a value with NaN or
-    infinity decodes to one that is not finite, and a constant value, also in the rounds before, to a finite one; a
-    lossless encoder keeps all bits, also of huge and denormal numbers; equal seeds give equal codes; the sum of clients
+    of one sign, and values of other shapes and of float64, of a long vector, and of two tensors at once; the errors of
+    many values cancel; the state of an adaptive encoder follows numbers that become smaller, and larger again; a value
+    with NaN or infinity decodes to one that is not finite, and a constant value, also in the rounds before, to a finite
+    one; a lossless encoder keeps all bits, also of huge and denormal numbers, and of the other dtypes
+    that it takes; equal seeds give equal codes; the sum of clients
     that are batched is that of clients that run one by one; a code of which a bit was altered in transit decodes to a
     value of the type or to an error.
 
@@ -48,7 +56,7 @@ def check_encoder(encoder: Encoder, value_type: object, *, relative_error: float
     with fc.use(seed=1):
         try:
             codec = value_codec(lambda spec: encoder, type_, "check_encoder")
-            _check_values(_Coding(codec, type_), type_, relative_error)
+            _check_values(encoder, codec, type_, relative_error)
             _check_siblings(encoder, type_, relative_error)
         except (FedcoreError, LawBroken):
             raise
@@ -96,13 +104,13 @@ class _Coding:
         return decoded
 
 
-def _check_values(coding: _Coding, type_: TensorType, relative_error: float) -> None:
+def _check_values(encoder: Encoder, codec: Any, type_: TensorType, relative_error: float) -> None:
     """Checks small, large, tiny, one-signed and special values of a type.
 
     Args:
         relative_error: 0 for a lossless encoder, which has to keep all bits.
     """
-    is_float = type_.dtype.is_float
+    is_float, coding = type_.dtype.is_float, _Coding(codec, type_)
     values = [_value(type_, "small", seed) for seed in range(DRAWS // 2)]
     values = [v for value in values for v in ((value, -value) if is_float else (value,))]
     errors = _check_errors(coding, values, relative_error)
@@ -114,6 +122,8 @@ def _check_values(coding: _Coding, type_: TensorType, relative_error: float) -> 
         _check_lean(errors)
         _check_not_finite(coding, values[0])
         _check_finite(coding, values[0])
+        if isinstance(encoder, AdaptiveEncoder):
+            _check_recovery(_Coding(codec, type_), values, relative_error)
     else:
         wide = "offset" if relative_error else "special"
         _check_errors(coding, [_value(type_, wide, seed) for seed in range(CLIENTS)], relative_error)
@@ -125,19 +135,47 @@ def _check_values(coding: _Coding, type_: TensorType, relative_error: float) -> 
 
 
 def _check_siblings(encoder: Encoder, type_: TensorType, relative_error: float) -> None:
-    """Checks the errors of a longer vector, and of a matrix of float64, if the encoder takes them."""
+    """Checks the errors of longer vectors, of a matrix of float64, and of two tensors that are encoded before either is
+    decoded, and a lossless encoder's values of other dtypes, as far as the encoder takes them.
+    """
     if not type_.dtype.is_float or type_.sizes is None or None in type_.sizes:
         return
     size = math.prod(s or 0 for s in type_.sizes)
     wider = "float64" if type_.dtype.name == "float32" else type_.dtype
-    for sibling in (TensorType(type_.dtype, (size + size // 2 + 1,)), TensorType(wider, (3, size // 3 + 1))):
+    siblings = [
+        TensorType(type_.dtype, (size + size // 2 + 1,)),
+        TensorType(type_.dtype, (LONG,)),
+        TensorType(wider, (3, size // 3 + 1)),
+    ]
+    others = [TensorType(dtype, type_.sizes) for dtype in OTHER_DTYPES if not relative_error]
+    for sibling in (*siblings, *others):
         try:
             coding = _Coding(value_codec(lambda spec: encoder, sibling, "check_encoder"), sibling)
-            _check_errors(coding, [_value(sibling, "small", seed) for seed in range(DRAWS // 4)], relative_error)
+            spread = "special" if sibling in others else "small"
+            count = 1 if sibling.sizes == (LONG,) else DRAWS // 4
+            _check_errors(coding, [_value(sibling, spread, seed) for seed in range(count)], relative_error)
         except LawBroken:
             raise
         except Exception:  # it refuses the type, so nobody gets a wrong value
             continue
+    _check_side_by_side(encoder, [type_, siblings[1]], relative_error)
+
+
+def _check_side_by_side(encoder: Encoder, types: list[TensorType], relative_error: float) -> None:
+    """Checks the errors of tensors of several sizes that one encoder encodes and then decodes."""
+    codec = value_codec(lambda spec: encoder, to_type(types), "check_encoder")
+    errors = np.zeros(len(types))
+    for seed in range(DRAWS // 4):
+        values = [_value(t, "small", seed) for t in types]
+        code, _ = codec.encode(values, seed, codec.initial_state())
+        decoded = codec.decode(code, codec.initial_state())
+        for i, (have, want) in enumerate(zip(decoded, values, strict=True)):
+            norm = np.square(want, dtype=np.float64).sum()
+            errors[i] += np.square(np.subtract(have, want, dtype=np.float64)).sum() / max(norm, 1e-300)
+    mean = errors.max() / (DRAWS // 4)
+    if not mean <= relative_error:
+        law = "the squared error is at most `relative_error`, of tensors that are all encoded before they are decoded"
+        raise LawBroken(law, f"wants at most {relative_error}, has {mean:.3g} for {', '.join(map(str, types))}")
 
 
 def _check_errors(coding: _Coding, values: list[np.ndarray], relative_error: float) -> list[np.ndarray]:
@@ -199,6 +237,14 @@ def _check_finite(coding: _Coding, value: np.ndarray) -> None:
                 earlier_round = "" if other is like else f" after a round of {brief(like)}"
                 raise LawBroken(law, f"{brief(other)} is decoded as {brief(decoded)}{earlier_round}")
             coding.update(like)
+
+
+def _check_recovery(coding: _Coding, values: list[np.ndarray], relative_error: float) -> None:
+    """Checks that the state of an adaptive encoder follows numbers that become larger again."""
+    for scale in (1e-3, 1):
+        for value in values:
+            coding.update((scale * value).astype(value.dtype))
+    _check_errors(coding, values[:4], relative_error)
 
 
 def _bytes(code: object) -> list[bytes]:

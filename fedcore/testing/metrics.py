@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.errors import InvalidValue
+from fedcore.errors import FedcoreError, InvalidValue
 from fedcore.learning import BatchOutput
 from fedcore.learning.metrics import create_functional_metric_fns, sum_then_finalize
 from fedcore.runtime.reports.result_difference import difference
@@ -34,7 +34,8 @@ def check_metric(
     Laws, for examples in batches of 1, 2 and all the others: a client without batches adds nothing, and has a result;
     the states of clients, added, are the state of one client with all batches, however batches are dealt out; equal
     batches give equal states; one example is added to the state of 5000; the result of the sum is the one of Keras' own
-    metric over these batches, also where a federated computation adds and finalizes; and that of `meaning`.
+    metric over these batches, also after `reset_state` and where a federated computation adds and finalizes; and that
+    of `meaning`, also where a prediction is NaN and neither refuses it.
 
     Args:
         make_metric: makes the metric, such as its class.
@@ -61,12 +62,27 @@ def check_metric(
     metric.check_results()
     if meaning is not None:
         metric.equal("the result is that of `meaning`", metric.result, _as(meaning(y, p), metric.result))
+        _check_missing(metric, make_metric, y, p, meaning)
     y, p = (np.tile(a, (-(-MANY // len(a)), *[1] * (a.ndim - 1))) for a in (y, p))
     many = _Metric(make_metric, [(y, p), batches[0]], 16 * tolerance)
     many.check_sum()
     if meaning is not None:
         result = many.result_of([0])
         many.equal(f"the result of {len(y)} examples is that of `meaning`", result, _as(meaning(y, p), result))
+
+
+def _check_missing(metric: "_Metric", make: Callable, y: np.ndarray, p: np.ndarray, meaning: Callable) -> None:
+    """Checks the result for a prediction that is NaN, where neither the metric nor its meaning refuses it."""
+    if p.dtype.kind != "f":
+        return
+    broken = np.array(p)
+    broken[0] = np.nan
+    try:
+        want = meaning(y, broken)
+        result = _Metric(make, [(y, broken)], 0).result
+    except (FedcoreError, tf.errors.OpError, ValueError, TypeError, ArithmeticError):
+        return
+    metric.equal("the result is that of `meaning` for a prediction that is NaN", result, _as(want, result))
 
 
 class _Metric:
@@ -106,10 +122,12 @@ class _Metric:
 
     def check_results(self) -> None:
         metric = self._make()
-        for labels, predictions in self._batches:
-            metric.update_state(labels, predictions)
-        result = tf.nest.map_structure(np.asarray, metric.result())
-        self.equal("the result is that of Keras' metric over all batches", self.result, result)
+        for which in ("", ", after `reset_state` too"):
+            metric.reset_state()
+            for labels, predictions in self._batches:
+                metric.update_state(labels, predictions)
+            result = tf.nest.map_structure(np.asarray, metric.result())
+            self.equal(f"the result is that of Keras' metric over all batches{which}", self.result, result)
         states = [self._state(numbers) for numbers in GROUPINGS[2]]
         state_type = fc.to_type({"metric": tuple(fc.TensorType(s.dtype.name, s.shape) for s in states[0])})
         aggregate = sum_then_finalize({"metric": self._finalize})
