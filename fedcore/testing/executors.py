@@ -1,7 +1,9 @@
 """Checks the contracts of slice executors and clients executors: their results have the bits of the local runtime."""
 
 import functools
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -29,7 +31,7 @@ from fedcore.runtime.clients.protocols import check_slice_executor as check_memb
 from fedcore.runtime.reports.result_difference import difference
 from fedcore.runtime.stopping import stopped_by
 from fedcore.testing.generated import Values
-from fedcore.testing.laws import LawBroken
+from fedcore.testing.laws import LawBroken, open_files
 from fedcore.types import FederatedType, SequenceType
 
 BLOCK = 4
@@ -47,6 +49,9 @@ ALONE = (0, 1, 2, 12)
 CALLS = 3
 """Calls after which no further threads may be left."""
 
+TEXT_ENDS = (b"", b"\0", "é".encode(), b"\xff")
+"""Ends of texts that are lost where they are taken for C strings or for UTF-8."""
+
 STEPS = 3_000_000
 """Steps of a client that is stopped: it would run for some ten seconds."""
 
@@ -60,9 +65,10 @@ def check_slice_executor(executor: SliceExecutor) -> None:
     Laws, for cohorts of 0, 1, 2, a block, a block and one, and 41 clients, of which the last slice is not full: sums of
     floats, values that clients keep, random numbers of two seeds, sums of sequences of several lengths and sizes of
     what clients send are those of the local runtime, also while another stage is prepared; large tensors, numbers of 64
-    bits and huge ones arrive with all their bits; clients that fail are dropped, and no others, and the slices that
-    lack them have the same bits; the call's report counts the graph calls of the slices; calls leave no threads; a call
-    that is stopped while clients run has no result, and stops no later call.
+    bits, huge ones, tensors without entries and texts of any bytes arrive with all their bits; clients that fail are
+    dropped, and no others, and the slices that lack them have the same bits; the call's report counts the graph calls
+    of the slices; calls leave no threads, no open files, and no slices in memory; a call that is stopped while clients
+    run has no result, and stops no later call.
 
     Args:
         executor: runs one slice at a time. It is not closed.
@@ -79,6 +85,7 @@ def check_slice_executor(executor: SliceExecutor) -> None:
     own = fc.runtime.local(block_size=BLOCK, vectorize=WIDTH, clients_executor=sliced)
     try:
         _check_all(name, own, BLOCK, list, drops=True)
+        _check_memory(name, interleaved)
         _check_earlier_stops(name, own, interleaved)
         _check_stop(name, own, interleaved)
     finally:
@@ -184,6 +191,7 @@ class _Interleaved(SliceExecutor):
         result: of a slice that ended after `stop` was cancelled; None if it raised or ended before.
         ended: is set when a slice that may be stopped has ended.
         stops: all that the executor's `prepare` got.
+        slices: that it ran, as far as they are in memory.
     """
 
     def __init__(self, executor: SliceExecutor) -> None:
@@ -194,6 +202,7 @@ class _Interleaved(SliceExecutor):
         self._executor = executor
         self._earlier: ClientWork | None = None
         self.stops: list[Stop] = []
+        self.slices: list[weakref.ref] = []
 
     def prepare(self, work: ClientWork, report: Report, stop: Stop) -> Callable[[ClientSlice], SliceResult]:
         """Prepares the stage, then the stage before once more; returns the run of the first."""
@@ -203,7 +212,13 @@ class _Interleaved(SliceExecutor):
             self.stops.append(Stop())
             self._executor.prepare(self._earlier, Report(), self.stops[-1])
         self._earlier = work
-        return run if self.stop is None else functools.partial(self._stopped, run, self.stop)
+        return (
+            functools.partial(self._run, run) if self.stop is None else functools.partial(self._stopped, run, self.stop)
+        )
+
+    def _run(self, run: Callable[[ClientSlice], SliceResult], clients: ClientSlice) -> SliceResult:
+        self.slices.append(weakref.ref(clients))
+        return run(clients)
 
     def _stopped(self, run: Callable[[ClientSlice], SliceResult], stop: Stop, clients: ClientSlice) -> SliceResult:
         """Runs a slice, and cancels its stop after `STOP_S`."""
@@ -219,6 +234,15 @@ class _Interleaved(SliceExecutor):
 
     def close(self) -> None:
         """Does nothing."""
+
+
+def _check_memory(name: str, executor: _Interleaved) -> None:
+    """Checks that most slices, of calls that have ended, are no longer in memory."""
+    gc.collect()
+    left = sum(each() is not None for each in executor.slices)
+    if left > len(executor.slices) // 2:
+        what = f"of {len(executor.slices)} slices that it ran, {left} are in memory after their calls have ended"
+        raise LawBroken(f"{name}: calls leave no slices in memory", what)
 
 
 def _check_earlier_stops(name: str, own: LocalRuntime, executor: _Interleaved) -> None:
@@ -244,10 +268,13 @@ def _check_stop(name: str, own: LocalRuntime, executor: _Interleaved) -> None:
 
 
 def _check_threads(name: str, own: LocalRuntime, hold: Callable[[list], Iterable], case: _Case) -> None:
-    """Makes a call several times after the others, so that all threads that stay have been made."""
-    threads = {*threading.enumerate()}
+    """Makes a call several times after the others, so that all threads and files that stay have been made."""
+    threads, files = {*threading.enumerate()}, open_files()
     for _ in range(CALLS):
         _run(case, hold(case.values), own)
+    if open_files() >= files + CALLS:
+        what = f"{CALLS} calls left {open_files() - files} files open"
+        raise LawBroken(f"{name}: calls leave no files open", what, program=case.program.module)
     left = [thread for thread in threading.enumerate() if thread not in threads]
     for thread in left:
         thread.join(1)
@@ -329,7 +356,7 @@ def _programs(cohorts: Sequence[int]) -> Iterator[_Case]:
         yield _Case("a sum of sequences has the local bits", sum_of_sequences, sequences)
         arrays = Values(clients, [clients], "large").value(_arrays_type(clients))
         yield _Case("large tensors and numbers of many bits arrive as they are", _away_from_sum(clients), arrays)
-        letters = [chr(ord("a") + i % 26) * (i % 3) for i in range(clients)]
+        letters = [chr(ord("a") + i % 26).encode() * (i % 3) + TEXT_ENDS[i % 4] for i in range(clients)]
         yield _Case("clients are folded in order, and the sizes of what they send are reported", text, letters)
     for clients, failing in ((2, {1: 0}), (max(cohorts), {1: 0, BLOCK + 2: np.nan}), (max(cohorts), {BLOCK + 2: 0})):
         values = [np.float32(failing.get(i, 1 + abs(x))) for i, x in enumerate(numbers[:clients])]
@@ -396,9 +423,10 @@ def _deviation() -> fc.Computation:
 
 
 def _arrays_type(clients: int) -> FederatedType:
-    """Client values of 64 bits, and for two clients of some MiB."""
+    """Client values of 64 bits, without entries, and for two clients of some MiB."""
     size = 1 << 19 if clients == 2 else 3
-    return FederatedType({"large": ("float32", (size,)), "f": ("float64", (9,)), "i": ("int64", (9,))}, fc.CLIENTS)
+    large, empty = ("float32", (size,)), ("float32", (0, 3))
+    return FederatedType({"large": large, "f": ("float64", (9,)), "i": ("int64", (9,)), "empty": empty}, fc.CLIENTS)
 
 
 def _away_from_sum(clients: int) -> fc.Computation:
