@@ -193,6 +193,16 @@ def _neutral_elements(readings: Value, counts: Value) -> object:
     return fc.federated_map(change, readings), fc.federated_map(change, counts)
 
 
+@_program_over(_FLOATS)
+def _collected(readings: Value) -> object:
+    """A result that depends on the order of the clients, of as many as passes are checked with."""
+    collected = fc.federated_collect(readings, 65)
+    return fc.federated_map(
+        lambda rows: fc.sequence_reduce(rows, 0.0, lambda last, x: fc.generic_minus(x, fc.generic_divide(last, 2.0))),
+        collected,
+    )
+
+
 @_program_over(FederatedType("int32", fc.CLIENTS))
 def _secure(counts: Value) -> object:
     def add(left: Value, right: Value) -> Value:

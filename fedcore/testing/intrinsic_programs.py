@@ -1,6 +1,6 @@
 """Programs that call an intrinsic, generated from its declaration."""
 
-import itertools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +17,7 @@ from fedcore.testing.generated import ATTRIBUTE, Call, Values
 from fedcore.types import FederatedType, SequenceType, TensorType, Type, contains, is_static, leaves, member_of
 
 CLIENTS = (0, 1, 2, 3, 7)
-"""Numbers of clients that programs run with, and 300 of the first call."""
+"""Numbers of clients that programs run with, and 2051 of the first call."""
 
 OTHER_ATTRIBUTES = (0, 2, -1, 0.5)
 """Values of an attribute that an intrinsic may refuse."""
@@ -117,7 +117,8 @@ class Program:
 
 
 def programs_of(op: Intrinsic, calls: list[Call]) -> Iterator[Program]:
-    for index, call in enumerate([*calls, *itertools.chain(*map(_with_other_attributes, calls[:1]))]):
+    others = [sibling for call in calls[:1] for sibling in _with_attributes(call, [*OTHER_ATTRIBUTES, *_texts_of(op)])]
+    for index, call in enumerate([*calls, *others]):
         types = call.types()
         try:
             computation = program_with(op, call, types)
@@ -138,8 +139,16 @@ def programs_of(op: Intrinsic, calls: list[Call]) -> Iterator[Program]:
                 )
 
 
-def _with_other_attributes(call: Call) -> Iterator[Call]:
-    for other in OTHER_ATTRIBUTES:
+def _texts_of(op: Intrinsic) -> list[str]:
+    """The words that the functions of an intrinsic with attributes compare, such as the names of modes."""
+    functions = (op.meaning, op.lowered_by, op.staged_by) if op.attributes else ()
+    codes = [f.__code__ for f in functions if inspect.isfunction(f)]
+    texts = [text for code in codes for text in code.co_consts if isinstance(text, str)]
+    return [text for text in dict.fromkeys(texts) if text.isidentifier()]
+
+
+def _with_attributes(call: Call, others: Sequence[object]) -> Iterator[Call]:
+    for other in others:
         attributes = {k: other if v is ATTRIBUTE else v for k, v in call.attributes.items()}
         if attributes != call.attributes:
             yield attrs.evolve(call, attributes=attributes)
@@ -152,6 +161,8 @@ def _inputs(index: int, names: list[str], computation: Computation, sizes: Seque
     for clients, spread in sizes:
         values = Values(clients, [index, clients], spread)
         own = [_neutral(name, values.value(t)) for name, t in zip(names, parameters, strict=True)]
+        if (clients, spread) == _MANY:  # a mean near 0 hides a wrong count
+            own = _map_leaves(_absolute, own)
         inputs.append([*own, list(range(clients))])
     *own, counted = inputs[-1]
     return [*inputs, [*zeros_like(own), counted]]
@@ -179,7 +190,7 @@ _SPREADS = ("small", "offset", "mixed", "special")
 _SIDE_BY_SIDE = 3
 _SIZES_AT_CLIENTS = [(0, "small"), *((_SIDE_BY_SIDE, spread) for spread in _SPREADS)]
 _SIZES_SHARED = [(_SIDE_BY_SIDE, "mixed")]
-_MANY = (300, "small")
+_MANY = (2051, "small")  # more than 8 bits and float16 count
 _SIZES = [*((clients, "small") for clients in CLIENTS), *((max(CLIENTS), spread) for spread in _SPREADS[1:])]
 
 
@@ -189,11 +200,19 @@ def _neutral(name: str, value: Any) -> Any:
 
 
 def zeros_like(value: Any) -> Any:
+    return _map_leaves(np.zeros_like, value)
+
+
+def _map_leaves(fn: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: zeros_like(v) for k, v in value.items()}
+        return {k: _map_leaves(fn, v) for k, v in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(map(zeros_like, value))
-    return np.zeros_like(value)
+        return type(value)(_map_leaves(fn, v) for v in value)
+    return fn(value)
+
+
+def _absolute(number: Any) -> Any:
+    return np.abs(number) if np.asarray(number).dtype.kind in "if" else number
 
 
 __all__ = ["CLIENTS", "Program", "program_at_clients", "program_with", "programs_of", "traced_with", "zeros_like"]

@@ -38,7 +38,7 @@ def check_intrinsic(
 
     Laws: it has an implementation; the documentation begins with a sentence and has an example that runs; a wrong
     argument is refused with both types shown; a program with the intrinsic prints and parses; the meaning, the lowering
-    and the local runtime give equal results, for 0, 1, 2, 3, 7 and 300 clients. A local intrinsic is also mapped over
+    and the local runtime give equal results, for 0, 1, 2, 3, 7 and 2051 clients. A local intrinsic is also mapped over
     clients: over client values, and with each operand in turn shared by all clients. The local runtime must batch these
     maps: the operations of the kernel need batching rules, and `check_batching_rule` checks those that are not
     fedcore's. Numbers are near 0, near a large number, of several orders of magnitude, all 0, and special: NaN,
@@ -48,7 +48,8 @@ def check_intrinsic(
         op: the intrinsic, or its name.
         cases: computations that use the intrinsic, each with its list of arguments, `[(computation, [1.0, 2.0])]`. They
             are checked in addition to the calls that are generated from the signature. Generated calls set every
-            attribute other than `placement` and `dtype` to 3, and to 0, 2, -1 and 0.5 where it takes these.
+            attribute other than `placement` and `dtype` to 3, and to 0, 2, -1, 0.5 and the words that stand in the
+            functions of the intrinsic, where it takes these.
         batched: the clients of the generated maps must be batched, and operations of local cases must have batching
             rules. False accepts stages that run one client after the other. Maps over strings always do.
     Returns:

@@ -60,6 +60,7 @@ def _changes(region: Region) -> Iterator[tuple[Change | None, tuple[tf.DType, tf
     dtypes = [tf.as_dtype(name) for name in DTYPES]
     for old in {value.dtype for value in region.arguments} & {*dtypes}:
         yield from ((None, (old, new)) for new in dtypes if new != old)
+    yield _with_more_axes(region), None
     for number, node in enumerate(region.nodes):
         if node.op == "Const":
             continue
@@ -72,6 +73,22 @@ def _changes(region: Region) -> Iterator[tuple[Change | None, tuple[tf.DType, tf
                 yield _at(node, _constant_at(place, other)), None
             if array is None and number and value.shape.rank is not None:
                 yield _at(node, _argument_at(place, value.dtype, tf.TensorShape([2, *value.shape]))), None
+
+
+def _with_more_axes(region: Region) -> Change:
+    """Gives all arguments an axis in front; a constant order of axes gets others, which do not commute."""
+    numbers = {node: number for number, node in enumerate(n for n in region.nodes if n.op == "Transpose")}
+
+    def change(node: Node, inputs: list[Value], attributes: dict) -> None:
+        for place, value in enumerate(node.inputs):
+            if value.node is None and value.shape.rank is not None:
+                _replace(inputs, place, value.dtype, tf.TensorShape([2, *value.shape]))
+        if node in numbers and (array := ops.static_value(inputs[1])) is not None:
+            order = [*range(array.size + 1)]
+            order = [*order[1:], 0] if numbers[node] % 2 else [0, *order[:0:-1]]
+            inputs[1] = ops.constant(np.asarray(order, array.dtype))
+
+    return change
 
 
 def _at(node: Node, change: Callable[[list[Value], dict], None]) -> Change:
@@ -105,6 +122,8 @@ def _other_constants(array: np.ndarray) -> list[np.ndarray]:
     if array.dtype.kind not in "fiu" or array.size > 16:
         return []
     others = [array + 1, array - 1] if array.dtype.kind != "u" else [array + 1]
+    if array.dtype.kind == "i" and (array > 0).any():
+        others.append(np.where(array > 0, -1, array).astype(array.dtype))  # all the rest, of a size
     if array.ndim == 1 and array.size > 1:
         others += [array[::-1].copy(), np.roll(array, 1), np.sort(array)]
     else:
