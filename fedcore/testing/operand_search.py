@@ -31,7 +31,7 @@ MOST_GUESSES = 5
 
 MOST_TRIALS = 100
 MOST_FOUND = 3
-"""Of a matrix; of other shapes one."""
+"""Of a matrix, and of a scalar beside indices, which have shapes of their own; of other shapes one."""
 
 _RANKS_OF_WINDOWS = (4, 5)
 
@@ -148,9 +148,12 @@ class _Search:
         self._reasons: dict[str, int] = {}
 
     def main(self, attributes: Mapping) -> int:
-        """The position of the first operand that is data."""
+        """The position of the first operand that is data, and no condition if there is another."""
         kinds = operand_kinds(self.op, attributes)
-        return kinds.index("data") if "data" in kinds else 0
+        data = [i for i, kind in enumerate(kinds) if kind == "data"]
+        arguments = _flat_arguments(self.op, attributes)
+        conditions = [i for i in data if arguments[i][1] == tf.bool and not arguments[i][0].type_attr]
+        return next((i for i in data if i not in conditions), data[0] if data else 0)
 
     def add_ranks(self, attributes: Mapping) -> None:
         """Operands of each rank; of many axes, and square ones, only if there are few others; and long ones."""
@@ -167,6 +170,8 @@ class _Search:
 
     def add(self, attributes: Mapping, shape: tuple[int, ...], most: int) -> None:
         visited: set[tuple] = set()
+        if not shape and "index" in operand_kinds(self.op, attributes):
+            most = MOST_FOUND
         arguments = _flat_arguments(self.op, attributes)
         main = self.main(attributes)
         operation = self.of(attributes)  # one for all trials, since an operation with checks keeps its graph
@@ -338,9 +343,11 @@ def _values(op: str, attribute: Any, rank: int = 4) -> list:
     if kind == "bool":
         return [*(default or [False]), not (default or [False])[0]]
     if kind == "string":
-        return list(dict.fromkeys([*default, *allowed.s])) or []
+        encodings = [b"utf-8"] if name == "encoding" else []
+        return list(dict.fromkeys([*default, *allowed.s, *encodings])) or []
     if kind == "int":
-        return list(dict.fromkeys([*(default or [max(1, attribute.minimum)]), 1, -1]))
+        first = [0] if name in _AXES else []
+        return list(dict.fromkeys([*(default or [max(1, attribute.minimum)]), *first, 1, -1]))
     if kind == "float":
         return [*default, 0.25]
     if kind == "list(int)" and not default:
@@ -402,7 +409,7 @@ def _data(dtype: tf.DType, shape: tuple[int, ...]) -> Candidate:
 def draw_operand(dtype: tf.DType, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray:
     """Letters, floats within ±2, and integers of 0 and 1, which are valid indices of most things."""
     if dtype == tf.string:
-        return rng.choice([b"a", b"bc", b"d e"], shape).astype(object)
+        return np.asarray(rng.choice(np.array([b"a", b"bc", "d é".encode()], object), shape), object)
     if dtype.is_floating or dtype.is_complex:
         values = rng.uniform(-2, 2, shape) + (1j * rng.uniform(-2, 2, shape) if dtype.is_complex else 0)
         return np.asarray(values, dtype.as_numpy_dtype)

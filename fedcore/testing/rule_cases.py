@@ -1,5 +1,6 @@
 """Operands of an operation for eight clients, of which batching rules are checked on some at once."""
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import attrs
@@ -7,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
-from fedcore.testing.values import draw
+from fedcore.testing.values import draw, has_bits_of
 
 CLIENTS = 8
 
@@ -63,8 +64,15 @@ class Operand:
     @property
     def differs(self) -> bool:
         """Whether clients have values of their own."""
-        return any(a.tobytes() != self.array[0].tobytes() for a in self.array[1:])
+        return any(not has_bits_of(self.of(k), self.of(0)) for k in range(1, CLIENTS))
 
+    def of(self, client: int) -> np.ndarray:
+        """The value of a client; an array also of a text."""
+        return np.asarray(self.array[client], self.dtype)
+
+
+EQUAL_ENTRIES = ((2, np.nanmin), (4, np.nanmax))
+"""Clients whose entries are all the least, or the greatest: no other entry of theirs hides an entry of padding."""
 
 REFUSED = "refused"
 """The spread of a case whose first client is refused alone: the run of all clients may be refused too."""
@@ -86,7 +94,7 @@ class RuleCase:
 
     @property
     def entries(self) -> int:
-        return sum(o.array[0].size for o in self.operands)
+        return sum(math.prod(o.shape) for o in self.operands)
 
     @property
     def is_of_values(self) -> bool:
@@ -183,7 +191,12 @@ def _numbers(
 ) -> Iterator[np.ndarray]:
     """Numbers of clients, those most likely to fit last; a quarter equals those of an earlier operand, or almost."""
     kind = operand.dtype.kind
-    if kind == "O" or (spread == "large" and kind not in "fcV"):
+    if spread == "large" and kind not in "fcV":
+        return
+    if kind == "O":
+        values = np.asarray(draw(operand.dtype, operand.array.shape, rng, spread))
+        yield values
+        yield np.where(values == b"\xff", b"a", values)  # texts in UTF-8
         return
     if operand.kind == "data":
         values = np.asarray(draw(operand.dtype, operand.array.shape, rng, spread))
@@ -195,6 +208,10 @@ def _numbers(
                 flat[1::4] = other[1::4] ^ np.asarray(1, values.dtype)
         if kind in "fV":  # kernels may take denormal floats for 0
             values[np.abs(values) < ml_dtypes.finfo(values.dtype).smallest_normal] = 0
+        equal = np.array(values)
+        for client, entry in EQUAL_ENTRIES if spread == "special" and kind in "biuf" else ():
+            equal[client] = entry(values)
+        yield equal
         yield values
         yield np.where(values == 0, np.asarray(3, values.dtype), values)  # divisors
     if kind == "i":

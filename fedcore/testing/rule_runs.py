@@ -191,7 +191,7 @@ class Run:
         """The operands of a client alone, without padded rows."""
         arrays = []
         for operand, place in zip(self.case.operands, self.layout.places, strict=True):
-            array = operand.array[client if place.form is Form.OWN else 0]
+            array = operand.of(client if place.form is Form.OWN else 0)
             if place.axis is not None:
                 array = np.take(array, range(self.layout.sizes[client] * self.layout.entries_per_row), place.axis)
             arrays.append(array)
@@ -233,7 +233,7 @@ class Run:
         if value.batched and (not array.ndim or array.shape[0] != client.width):
             what = f"{label} is batched, so its first axis has the {client.width} clients; its shape is {array.shape}"
             raise self._broken("puts the client axis first", what, client)
-        array = array[client.lane] if value.batched else array
+        array = np.asarray(array[client.lane], array.dtype) if value.batched else array
         axis = value.padded_axis
         if axis is None:
             return array
@@ -316,10 +316,7 @@ def _batched_array(
         if place.form is not Form.OWN:
             return operand.array[0]
         return np.stack(
-            [
-                _garbage_like(operand.array[k]) if k in idle and not operand.is_static else operand.array[k]
-                for k in lanes
-            ]
+            [_garbage_like(operand.of(k)) if k in idle and not operand.is_static else operand.of(k) for k in lanes]
         )
     assert layout.rows is not None
     count = layout.rows * layout.entries_per_row
@@ -341,7 +338,7 @@ def _padded_rows(array: np.ndarray, axis: int, layout: Layout, size: int) -> np.
     if layout.padding is Padding.UNKNOWN:
         return _garbage(array, axis, entries * count)
     if layout.padding is Padding.ZEROS or not size:
-        return np.zeros_like(copies)
+        return np.full_like(copies, b"" if array.dtype == object else 0)
     return copies
 
 

@@ -50,7 +50,7 @@ def draw(dtype: np.dtype, shape: Sequence[int], rng: np.random.Generator, spread
     """An array of numbers of a spread, of letters or of booleans; a scalar for the shape ()."""
     shape = tuple(shape)
     if dtype.kind == "O":
-        letters = np.array([b"a", b"b", b"", b"\xff", b"b\0"], object)
+        letters = np.array([b"a", b"b", b"", b"\xff", b"b\0", "é".encode()], object)
         letters = letters[rng.integers(0, 2 if spread == "small" else len(letters), shape)]
         return letters if shape else bytes(letters)
     if dtype.kind == "b":
