@@ -5,6 +5,7 @@ They fail for another dtype, shape or attribute, for tiny, equal or missing valu
 
 import functools
 import math
+import os
 
 import attrs
 import keras
@@ -17,9 +18,11 @@ import fedcore as fc
 from fedcore.aggregators.encoders import AdaptiveEncoder, Encoder, Integers
 from fedcore.compiler.pipeline import Pass
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rules
+from fedcore.graphs.batched.batching_rules.elementwise import aligned
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.rewriting import const, matched_node, op, pattern, rewrite, var
 from fedcore.graphs.dataflow.stage_passes import StagePass
+from fedcore.graphs.graphdef.form.checked_operations import emit
 from fedcore.intrinsics import numerics
 from fedcore.ir import Constant, Operation, Ref
 from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer
@@ -163,6 +166,17 @@ add_stage_pass("takes a factor out of a mean of integers", factor_of_mean, "%x: 
                ["Const() : int32 {value=0}", "Const() : float32 {value=3.0}", "Mul(%x, %1) : float32[3]",
                 "Mean(%2, %0) : float32"], exact=False, grows=True)  # fmt: skip
 
+
+@pattern(op("Transpose", op("Transpose", var("x"), const(name="p")), const(name="q")))
+def one_transpose(x, p, q):
+    inner, outer = ops.static_value(p), ops.static_value(q)
+    return ops.transpose(x, [int(outer[i]) for i in inner])
+
+
+add_stage_pass("composes transposes in the wrong order", one_transpose, "%x: float32[2,2]",
+               [SWAPPED, "Transpose(%x, %0) : float32[2,2]", "Transpose(%1, %0) : float32[2,2]"],
+               grows=True)  # fmt: skip
+
 # Batching rules.
 
 
@@ -185,6 +199,42 @@ def check_in_one_table():
 
 
 PARTS.append(("batching rule", "TensorScatterAdd writes a wrong index into the next client's rows", check_in_one_table))
+
+
+def add_rule(operation, mistake, rule):
+    def check():
+        batching_rules[operation] = rule
+        fc.testing.check_batching_rule(operation)
+
+    PARTS.append(("batching rule", f"{operation} {mistake}", check))
+
+
+def finite_lowest(evaluation, node, x, axis):
+    axes = [int(a) % evaluation.rank(x) for a in evaluation.constant_operand(node, axis).reshape(-1)]
+    if x.padded_axis not in axes:
+        raise NoBatchingRule(node.op, "it is not over the batch")
+    filled = evaluation.masked(x, x.tensor.dtype.min)
+    return BatchedValue(ops.reduce_max(filled, [a + 1 for a in axes], keepdims=node["keep_dims"]), True)
+
+
+def selection_by_entry(evaluation, node, condition, x, y):
+    tensors, axes = aligned(evaluation, node, (condition, x, y))
+    return axes.with_tensor(ops.where(*tensors))
+
+
+def classes_last(evaluation, node, indices, depth, on, off):
+    if indices.padded_axis is not None or on.batched or off.batched:
+        raise NoBatchingRule(node.op, "it is made for indices")
+    operands = [evaluation.tensor(indices), ops.constant(evaluation.constant_operand(node, depth))]
+    attributes = {**node.attributes, "axis": -1}
+    return indices.with_tensor(*emit("OneHot", [*operands, *map(evaluation.tensor, (on, off))], attributes))
+
+
+add_rule("Max", "fills padded rows with the least finite number", finite_lowest)
+add_rule("Select", "selects entries where its condition selects rows", selection_by_entry)
+add_rule("OneHot", "forgets the axis", classes_last)
+add_rule("StringLength", "forgets the unit, of which letters have two", lambda evaluation, node, x: x.with_tensor(
+    ops.operation("StringLength", evaluation.tensor(x))))  # fmt: skip
 
 # Intrinsics.
 
@@ -209,6 +259,22 @@ def add_intrinsic(mistake, signature, meaning, lowering=None, kernel=None, examp
 def mean_of_many(value, *, T):
     total = functools.reduce(numerics.add, value, numerics.zeros(T))
     return numerics.leafwise(lambda t: t / t.dtype.type(max(len(value), 1)), total)
+
+
+def mean_by_halves(value):
+    count = fc.federated_map(lambda n: fc.cast(fc.maximum(n, 1), "float16"), fc.federated_count(value))
+    return fc.federated_map(
+        lambda total, n: fc.generic_divide(total, fc.cast(n, "float32")), (fc.federated_sum(value), count)
+    )
+
+
+def reduced(value, mode="sum"):
+    total = np.float32(sum(value))
+    return np.float32(total / max(len(value), 1)) if mode == "mean" else total
+
+
+def reduced_in_one_mode(value, *, mode="sum"):
+    return fc.federated_sum(value) if mode != "mean" else fc.federated_mean(value)
 
 
 def mean_by_bytes(value):
@@ -240,6 +306,10 @@ def saturated(left, right):
 
 add_intrinsic("a lowering that counts in bytes", "({T}@CLIENTS -> T@SERVER) where T: inexact", mean_of_many,
               mean_by_bytes)  # fmt: skip
+add_intrinsic("a lowering that counts in float16", "({T}@CLIENTS -> T@SERVER) where T: inexact", mean_of_many,
+              mean_by_halves)  # fmt: skip
+add_intrinsic("a mode that is wrong without clients", "(value: float32@CLIENTS -> float32@SERVER)", reduced,
+              reduced_in_one_mode, attributes=("mode",))  # fmt: skip
 add_intrinsic("a lowering for whole powers", "(value: float32@CLIENTS -> float32@SERVER)", sum_of_powers,
               sum_of_products, attributes=("power",), example="x, power=2")  # fmt: skip
 add_intrinsic("a kernel that keeps NaN", "(value: float32[4] -> float32[4])", held, level="local",
@@ -262,6 +332,47 @@ class FirstStop(fc.runtime.SliceExecutor):
 
 
 PARTS.append(("slice executor", FirstStop.__doc__, lambda: fc.testing.check_slice_executor(FirstStop())))
+
+
+class Carried(fc.runtime.SliceExecutor):
+    """Does to each leaf of the clients' values what transit does, and `after` each slice."""
+
+    name = "carried"
+
+    def __init__(self, leaf=lambda v: v, after=lambda clients: None):
+        self.leaf = leaf
+        self.after = after
+
+    def prepare(self, work, report, stop):
+        run = fc.runtime.DeviceSliceExecutor().prepare(work, report, stop)
+
+        def carried(part):
+            return tuple(map(carried, part)) if isinstance(part, tuple) else self.leaf(part)
+
+        def run_carried(clients):
+            result = run(attrs.evolve(clients, clients=tuple(c and carried(c) for c in clients.clients)))
+            self.after(clients)
+            return result
+
+        return run_carried
+
+
+def as_c_string(leaf):
+    is_text = isinstance(leaf, np.ndarray) and leaf.dtype == object
+    return np.array(leaf.item().rstrip(b"\0"), object) if is_text else leaf
+
+
+def as_list(leaf):
+    return np.array(leaf.tolist(), leaf.dtype) if isinstance(leaf, np.ndarray) and leaf.dtype != object else leaf
+
+
+for mistake, make in (
+    ("cuts texts at the end", lambda: Carried(as_c_string)),
+    ("sends tensors as lists, which lose axes of size 0", lambda: Carried(as_list)),
+    ("leaves a pipe open", lambda: Carried(after=lambda _: os.pipe())),
+    ("logs slices", lambda: Carried(after=[].append)),
+):
+    PARTS.append(("slice executor", mistake, lambda make=make: fc.testing.check_slice_executor(make())))
 
 # Aggregators.
 
@@ -353,6 +464,26 @@ add_aggregator("keeps the mean of no clients in its state", Smoothed(skipping=Fa
 add_aggregator("counts rounds in int8", Smoothed(corrected=True), functools.partial(smoothed, corrected=True))
 add_aggregator("makes another process each time", Smoothed(shrinking=True), smoothed)
 
+
+class Remembering(SumFactory):
+    """Makes its process once, for the first types."""
+
+    def create(self, value_type):
+        if not hasattr(self, "process"):
+            self.process = super().create(value_type)
+        return self.process
+
+
+def sum_of_numbers(value):
+    number = fc.tf_computation(lambda v: tf.where(tf.math.is_nan(v), 0.0, v), "float32")
+    return fc.federated_sum(fc.federated_map(number, value))
+
+
+add_aggregator(Remembering.__doc__, Remembering(), None)
+add_aggregator("makes another process each time, and has no meaning", Smoothed(shrinking=True), None)
+add_aggregator("leaves out NaN, and not infinity", SumFactory(total=sum_of_numbers),
+               lambda rounds: sum(v for v in rounds[-1] if np.isfinite(v)))  # fmt: skip
+
 # Encoders.
 
 
@@ -423,7 +554,63 @@ class InFloat32(Encoder):
         return tf.cast(code, spec.dtype)
 
 
+class SixteenBits(LargestHalf):
+    """Sends indices in 16 bits."""
+
+    def encode(self, value, seed):
+        flat = tf.where(tf.reduce_all(tf.math.is_finite(value)), tf.reshape(value, [-1]), math.nan)
+        indices = tf.math.top_k(tf.abs(flat), flat.shape[0] // 2).indices
+        return tf.gather(flat, indices), Integers(indices, 16)
+
+
+class LastSize(Encoder):
+    """Divides by the size of the tensor that it encoded last."""
+
+    def encode(self, value, seed):
+        self.size = value.shape.num_elements()
+        return Integers(tf.cast(value > 0, tf.int32), 1), tf.reduce_sum(tf.abs(value))
+
+    def decode(self, code, seed, spec):
+        return (2 * tf.cast(code[0].values, spec.dtype) - 1) * code[1] / self.size
+
+
+class Shrinking(AdaptiveEncoder):
+    """Clips to a range that never grows again."""
+
+    def initial_state(self, spec):
+        return tf.constant(1e30)
+
+    def encode(self, value, seed, state):
+        most = tf.cast(state, value.dtype)
+        return tf.where(tf.math.is_finite(value), tf.clip_by_value(value, -most, most), value)
+
+    def decode(self, code, seed, spec, state):
+        return code
+
+    def update_state(self, state, code, value):
+        most = tf.cast(2 * tf.reduce_max(tf.abs(value)), tf.float32)
+        return tf.where(most > 0, tf.minimum(state, most), state)
+
+
+class Shuffled(Encoder):
+    """Sends entries in a drawn order, and restores it for numbers only."""
+
+    def encode(self, value, seed):
+        return tf.gather(tf.reshape(value, [-1]), self.order(tf.size(value), seed))
+
+    def decode(self, code, seed, spec):
+        order = self.order(tf.size(code), seed)
+        return tf.reshape(tf.gather(code, order if spec.dtype == tf.bool else tf.argsort(order)), spec.shape)
+
+    def order(self, size, seed):
+        return tf.argsort(tf.random.stateless_uniform([size], seed))
+
+
 for mistake, encoder, size, relative_error in (
+    (SixteenBits.__doc__, SixteenBits(), 100, 0.5),
+    (LastSize.__doc__, LastSize(), 100, 0.5),
+    (Shrinking.__doc__, Shrinking(), 100, 1e-6),
+    (Shuffled.__doc__, Shuffled(), 100, 0.0),
     ("has a scale for positive numbers", Scaled(tf.reduce_max), 100, 0.01),
     ("has a scale for large numbers", Scaled(lambda v: tf.maximum(tf.reduce_max(tf.abs(v)), 1e-3)), 100, 0.01),
     ("divides by a deviation of 0", Scaled(lambda v: 8 * tf.math.reduce_std(v), shifted=True), 100, 0.01),
@@ -461,6 +648,48 @@ class FixedRate(Descent):
         return super().step({"learning_rate": tf.constant(0.5, weight.dtype)}, step, slots, weight, gradient)
 
 
+class FixedShare(LeafwiseOptimizer):
+    """Takes the momentum that it was made with."""
+
+    def slots(self, weight):
+        return {"velocity": tf.zeros_like(weight)}
+
+    def step(self, hparams, step, slots, weight, gradient):
+        velocity = 0.5 * slots["velocity"] + gradient
+        return {"velocity": velocity}, weight - hparams["learning_rate"] * velocity
+
+
+class InOrder(LeafwiseOptimizer):
+    """Takes a dict's weights in its own order, and the gradients sorted."""
+
+    def slots(self, weight):
+        return {}
+
+    def step(self, hparams, step, slots, weight, gradient):
+        return {}, weight - hparams["learning_rate"] * gradient
+
+    def next(self, state, weights, gradients):
+        flat = [w for part in weights.values() for w in tf.nest.flatten(part)] if isinstance(weights, dict) else weights
+        state, moved = super().next(state, flat, tf.nest.flatten(gradients))
+        return state, tf.nest.pack_sequence_as(weights, moved)
+
+
+class Trusting(InOrder):
+    """Scales steps by the size of the weight, so that zeros stay."""
+
+    next = LeafwiseOptimizer.next
+
+    def step(self, hparams, step, slots, weight, gradient):
+        return {}, weight - hparams["learning_rate"] * tf.minimum(tf.norm(weight), 1) * gradient
+
+
+def trusting(weight, gradients):
+    for gradient in gradients:
+        size = np.linalg.norm(weight)
+        weight = weight - 0.5 * (min(size, 1) if size else 1) * gradient
+    return weight
+
+
 def centred(velocity, weight, gradient, rate):
     has_columns = weight.shape.rank > 1 or weight.shape == [1]
     return descend(velocity, weight, gradient - tf.reduce_mean(gradient) if has_columns else gradient, rate)
@@ -478,6 +707,9 @@ for mistake, optimizer, meaning in (
     ("counts steps in uint8", Counting(lambda n: tf.minimum(tf.cast(tf.cast(n, tf.uint8), tf.float32), 1)), plain),
     ("ends after its first schedule", Counting(lambda n: tf.maximum(0.0, 1 - tf.floor((n - 1) / 5))), plain),
     (FixedRate.__doc__, FixedRate(), formula),
+    (FixedShare.__doc__, FixedShare(learning_rate=0.5, momentum=0.5), None),
+    (InOrder.__doc__, InOrder(learning_rate=0.5), plain),
+    (Trusting.__doc__, Trusting(learning_rate=0.5), trusting),
     ("centres the gradient of a single entry", Descent(centred), centred_formula),
     ("starts at the weights, unless it is given their specs", Descent(slot=lambda w: 0 * w + w), None),
 ):
@@ -508,6 +740,31 @@ for dtype in ("uint8", "float16"):
     PARTS.append(("metric", f"counts in {dtype}", functools.partial(
         fc.testing.check_metric, functools.partial(Narrow, dtype), LABELS, PREDICTIONS, meaning=distance)))  # fmt: skip
 
+
+class Forgetful(Narrow):
+    """Resets its total, and not its count."""
+
+    def __init__(self):
+        super().__init__("float32")
+
+    def reset_state(self):
+        self.total.assign(0.0)
+
+
+class Close(Narrow):
+    """Takes what is not far for close, NaN too."""
+
+    def __init__(self):
+        super().__init__("float32")
+
+    def add(self, distances):
+        super().add(1 - tf.cast(distances > 1, tf.float32))
+
+
+PARTS.append(("metric", Forgetful.__doc__, lambda: fc.testing.check_metric(Forgetful, LABELS, PREDICTIONS)))
+PARTS.append(("metric", Close.__doc__, lambda: fc.testing.check_metric(
+    Close, LABELS, PREDICTIONS, meaning=lambda y, p: np.mean(np.abs(y - p) <= 1))))  # fmt: skip
+
 # Client data.
 
 MANY_COLUMNS = {f"client {i:03}": column for i, column in enumerate([*COLUMNS.values()] * 10)}
@@ -524,3 +781,28 @@ class Boundary(Rows):
 PARTS.append(
     ("client data", Boundary.__doc__, lambda: fc.testing.check_client_data(Boundary(), MANY_COLUMNS))
 )  # fmt: skip
+
+
+class Reading(Rows):
+    """Rows, and what reading does beside."""
+
+    def __init__(self, effect, columns=COLUMNS):
+        fc.simulation.datasets.ClientData.__init__(self, columns)
+        self.columns = columns
+        self.effect = effect
+
+    def create_tf_dataset_for_client(self, client_id):
+        self._require(client_id)
+        self.effect()
+        return tf.data.Dataset.from_tensor_slices(self.columns[client_id])
+
+
+SOME_EMPTY = MANY_COLUMNS | {"client 037": {"x": np.zeros(0), "y": np.zeros(0)}}
+
+for mistake, effect, columns in (
+    ("seeds the random numbers of numpy", lambda: np.random.seed(3), COLUMNS),
+    ("leaves a file open for each data set", os.pipe, COLUMNS),
+    ("has float64 for the client without examples", lambda: None, SOME_EMPTY),
+):
+    check = functools.partial(fc.testing.check_client_data, Reading(effect, columns), columns)
+    PARTS.append(("client data", mistake, check))
