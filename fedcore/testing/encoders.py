@@ -240,11 +240,14 @@ def _check_finite(coding: _Coding, value: np.ndarray) -> None:
 
 
 def _check_recovery(coding: _Coding, values: list[np.ndarray], relative_error: float) -> None:
-    """Checks that the state of an adaptive encoder follows numbers that become larger again."""
+    """Checks that the state of an adaptive encoder follows numbers that become larger again.
+
+    Such a state aims at an error and may miss it by a bit of an entry, which is four times the squared error.
+    """
     for scale in (1e-3, 1):
         for value in values:
             coding.update((scale * value).astype(value.dtype))
-    _check_errors(coding, values[:4], relative_error)
+    _check_errors(coding, values[:4], 4 * relative_error)
 
 
 def _bytes(code: object) -> list[bytes]:
