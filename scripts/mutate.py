@@ -3,9 +3,9 @@
     python scripts/mutate.py --room compiler --room aggregators --count 20 --seed 1
 
 A mutant has one operator turned round, one number off by one, one statement left out or two arguments exchanged. It
-stands in a copy of the repository, where the tests of `tests/<room>` run until one fails, first those of files that
-name the module; `--near` runs no others, which is quick and lists more survivors than there are. Equal seeds draw equal
-mutants.
+stands in a copy of the repository, where tests run until one fails: first the few files that share the rarest names
+with its module, then the others of `tests/<room>`; `--near` runs no others, which is quick and lists more survivors
+than there are. Equal seeds draw equal mutants.
 """
 
 import ast
@@ -14,10 +14,13 @@ import copy
 import multiprocessing
 import os
 import random
+import re
+import resource
 import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,10 +45,14 @@ COPIED = (
 )
 LIMIT_S = 900
 """A mutant whose tests take longer is noticed."""
+NEAR_FILES, NEAR_LIMIT_CPU_S = 5, 30
+"""With `--near`, a mutant whose tests take more processor time survives."""
 
 _WARM = multiprocessing.get_context("forkserver")
 _WARM.set_forkserver_preload(["tensorflow"])
 os.environ.update(PYTHONDONTWRITEBYTECODE="1", TF_CPP_MIN_LOG_LEVEL="3")
+
+_PASSED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 Node = ast.expr | ast.stmt
 
@@ -90,10 +97,14 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
         if isinstance(function, ast.FunctionDef):
             for statement in function.body[1:] if ast.get_docstring(function) else function.body:
                 for node in ast.walk(statement):
-                    if isinstance(node, ast.expr | ast.stmt):
+                    if isinstance(node, ast.expr | ast.stmt) and not _is_docstring(node):
                         found += [_mutant(path, source, node, *change) for change in _changes(node)]
     unique = {(m.line, m.before, m.after, m.source): m for m in found}
     return sorted(unique.values(), key=lambda m: (m.line, m.kind, m.after))
+
+
+def _is_docstring(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _changes(node: Node) -> Iterator[tuple[str, Node]]:
@@ -144,41 +155,87 @@ def draw(rooms: tuple[str, ...], count: int, seed: int) -> Iterator[Mutant]:
 
 
 def tests_of(path: str, folder: Path) -> tuple[list[str], list[str]]:
-    """The test files of a module's room: those that name the module, and the others."""
-    files = sorted((folder / "tests" / path.split("/")[1]).rglob("test_*.py"))
-    near = [f for f in files if Path(path).stem in f.name or f".{Path(path).stem} " in f.read_text(encoding="utf-8")]
-    return [*map(str, near)], [str(f) for f in files if f not in near]
+    """The test files nearest to a module, and the other files of its room.
+
+    A name of the module, or of one that imports it, counts more the fewer test files hold it and the more often.
+    """
+    words = {f: _words(f) for f in sorted((folder / "tests").rglob("test_*.py"))}
+    modules = {f: f.read_text(encoding="utf-8") for f in sorted((folder / "fedcore").rglob("*.py"))}
+    module = folder / path
+    imported = re.compile(
+        rf"^ *(from [\w.]*\b{module.stem} import|from [\w.]+ import .*\b{module.stem}\b)", re.MULTILINE
+    )
+    weights = Counter[str]()
+    for file, source in modules.items():
+        if file == module or (module.parent.name in source and imported.search(source)):
+            for name in {file.stem, *_names(source)}:
+                weights[name] = max(weights[name], 100 if file == module else 10)
+    holders = Counter(word for each in words.values() for word in each)
+    room = folder / "tests" / path.split("/")[1]
+    scores = {
+        f: sum(weight * min(each[name], 10) / holders[name] for name, weight in weights.items() if name in each)
+        * (2 if f.is_relative_to(room) else 1)
+        + 100 * (f.stem == f"test_{module.stem}")
+        for f, each in words.items()
+    }
+    ranked = sorted((f for f in words if scores[f] > 0), key=lambda f: -scores[f])
+    near = ranked[:NEAR_FILES]
+    return [*map(str, near)], [str(f) for f in words if f.is_relative_to(room) and f not in near]
+
+
+def _words(test: Path) -> Counter[str]:
+    """How often each name stands in a test file and in the file names of its folder."""
+    files = [file.name for file in (test.parent / test.stem.removeprefix("test_")).rglob("*")]
+    return Counter(
+        re.findall(r"\w+", "\n".join([test.name, test.stem.removeprefix("test_"), *files, test.read_text("utf-8")]))
+    )
+
+
+def _names(source: str) -> Iterator[str]:
+    """Names of the functions and classes of a module, and of their public methods."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            yield from (m.name for m in node.body if isinstance(m, ast.FunctionDef) and not m.name.startswith("_"))
 
 
 def is_noticed(mutant: Mutant, folder: Path, *, near: bool = False) -> bool:
     """Whether a test of the mutant's room fails with it, in a copy of the repository.
 
     Args:
-        near: run only the files that name the module, if there are any.
+        near: run only the nearest files, without tests marked slow, for at most `NEAR_LIMIT_CPU_S`.
     """
     file = folder / mutant.path
     original = file.read_text(encoding="utf-8")
     file.write_text(mutant.source, encoding="utf-8")
-    parts = [part for part in tests_of(mutant.path, folder) if part]
+    nearest, others = tests_of(mutant.path, folder)
     try:
-        return any(not _passes(folder, part) for part in (parts[:1] if near else parts))
+        if near:
+            code = _exit_code(
+                folder, ["-m", "not slow and not soak", "-o", "timeout=120", *nearest], cpu_s=NEAR_LIMIT_CPU_S
+            )
+            return code not in {*_PASSED, -signal.SIGXCPU}
+        return any(_exit_code(folder, tests) not in _PASSED for tests in (nearest, others) if tests)
     finally:
         file.write_text(original, encoding="utf-8")
 
 
-def _passes(folder: Path, tests: list[str]) -> bool:
-    """Whether tests pass within the limit, in a process that is forked from one with TensorFlow imported."""
-    process = _WARM.Process(target=_run, args=(folder, tests))
+def _exit_code(folder: Path, arguments: list[str], cpu_s: int = LIMIT_S) -> int | None:
+    """That of pytest, in a process that is forked from one with TensorFlow imported; None past `LIMIT_S`."""
+    process = _WARM.Process(target=_run, args=(folder, arguments, cpu_s))
     process.start()
     process.join(LIMIT_S)
+    code = process.exitcode
     assert process.pid is not None
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.join()
-    return process.exitcode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    return code
 
 
-def _run(folder: Path, tests: list[str]) -> None:
+def _run(folder: Path, arguments: list[str], cpu_s: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, resource.RLIM_INFINITY))
     os.setsid()
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
@@ -186,14 +243,14 @@ def _run(folder: Path, tests: list[str]) -> None:
     os.chdir(folder)
     os.environ["PYTHONPATH"] = str(folder)
     sys.path.insert(0, str(folder))
-    os._exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests]))
+    os._exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *arguments]))
 
 
 @click.command()
 @click.option("--room", "rooms", multiple=True, required=True, help="Folder of fedcore/, with tests in tests/.")
 @click.option("--count", default=10, show_default=True)
 @click.option("--seed", default=0, show_default=True)
-@click.option("--near", is_flag=True, help="Run only the test files that name the mutant's module.")
+@click.option("--near", is_flag=True, help="Run only the test files that share the most names with the module.")
 def main(rooms: tuple[str, ...], count: int, seed: int, near: bool) -> None:
     console, survivors, drawn = Console(), [], Counter[str]()
     with tempfile.TemporaryDirectory() as temporary:
@@ -201,11 +258,18 @@ def main(rooms: tuple[str, ...], count: int, seed: int, near: bool) -> None:
             copying = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             copying(ROOT / name, Path(temporary) / name)
         for mutant in draw(rooms, count, seed):
+            start = time.monotonic()
             noticed = is_noticed(mutant, Path(temporary), near=near)
             drawn[mutant.path.split("/")[1]] += 1
             survivors += [] if noticed else [mutant]
             outcome = "noticed " if noticed else "survived"
-            console.print(f"{outcome} {mutant.path}:{mutant.line} {mutant.kind}", highlight=False, markup=False)
+            console.print(
+                f"{outcome} {time.monotonic() - start:4.0f} s {mutant.path}:{mutant.line} {mutant.kind}: "
+                f"{mutant.before} => {mutant.after}",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
     table = Table("room", "line", "kind", "before", "after", title=f"{len(survivors)} of {drawn.total()} survived")
     for m in survivors:
         table.add_row(m.path.split("/")[1], f"{m.path}:{m.line}", m.kind, m.before, m.after)

@@ -257,6 +257,23 @@ def _locally(intrinsic, operator):
     def of_structs(xs):
         return fc.federated_map(lambda x: getattr(fc, intrinsic)(x, x), xs)
 
+    complex_numbers = fc.FederatedType("complex64", CLIENTS)
+    exact = (2, -2j, 1 + 1j, 2 - 2j)  # quotients by these numbers are not rounded
+
+    @case(
+        intrinsic,
+        complex_numbers,
+        complex_numbers,
+        label=f"{intrinsic}_of_complex_numbers",
+        inputs=lambda n: [
+            [np.complex64(complex(k - 3, 2 * k + 1)) for k in range(n)],
+            [np.complex64(exact[k % 4]) for k in range(n)],
+        ],
+        expected=lambda xs, ys: [operator(x, y) for x, y in zip(xs, ys, strict=True)],
+    )
+    def of_complex_numbers(xs, ys):
+        return fc.federated_map(lambda x, y: getattr(fc, intrinsic)(x, y), (xs, ys))
+
 
 _locally("generic_plus", np.add)
 _locally("generic_minus", np.subtract)

@@ -45,7 +45,7 @@ def assert_matches(have, want, magnitude):
 
 def magnitude(arguments) -> float:
     numbers = [np.asarray(x) for x in _leaves(arguments) if not isinstance(x, bytes)]
-    leaves = [np.abs(np.nan_to_num(x.astype(np.float64), posinf=0, neginf=0)).sum() for x in numbers]
+    leaves = [np.nan_to_num(np.abs(x.astype(np.complex128)), posinf=0).sum() for x in numbers]
     return max(1, len(leaves)) * (1.0 + sum(leaves))
 
 

@@ -248,6 +248,11 @@ def the_same_twice(xs):
     return fc.federated_sum(fc.federated_map(lambda x: (x, x), xs)), fc.federated_sum(xs)
 
 
+def beside_a_fill(size):
+    both = fc.tf_computation(lambda x: (x, tf.fill([size], 2.0)), "float32")
+    return fc.federated_computation(lambda xs: fc.federated_sum(fc.federated_map(both, xs)), FLOATS)
+
+
 @pytest.mark.parametrize(
     ("program", "result", "bits"),
     [
@@ -257,6 +262,8 @@ def the_same_twice(xs):
         (counted_and_averaged, (3.0, 2.0), 32),
         (average_of_squares, np.float32(14 / 3), 32),
         (the_same_twice, ((6.0, 6.0), 6.0), 32),
+        (beside_a_fill(4), (6.0, np.full(4, 6.0)), 32),
+        (beside_a_fill(2**16 + 1), (6.0, np.full(2**16 + 1, 6.0)), 32 + 32 * (2**16 + 1)),  # too large for the plan
     ],
 )
 def test_only_what_differs_from_client_to_client_crosses(program, result, bits):
