@@ -174,8 +174,8 @@ def tests_of(path: str, folder: Path) -> tuple[list[str], list[str]]:
     room = folder / "tests" / path.split("/")[1]
     scores = {
         f: sum(weight * min(each[name], 10) / holders[name] for name, weight in weights.items() if name in each)
-        * (2 if f.is_relative_to(room) else 1)
-        + 100 * (f.stem == f"test_{module.stem}")
+        * (4 if f.is_relative_to(room) else 1)
+        + 100 * (f.stem == f"test_{module.stem}" or (_folder(f) / f"{module.stem}.fed").exists())
         for f, each in words.items()
     }
     ranked = sorted((f for f in words if scores[f] > 0), key=lambda f: -scores[f])
@@ -185,10 +185,13 @@ def tests_of(path: str, folder: Path) -> tuple[list[str], list[str]]:
 
 def _words(test: Path) -> Counter[str]:
     """How often each name stands in a test file and in the file names of its folder."""
-    files = [file.name for file in (test.parent / test.stem.removeprefix("test_")).rglob("*")]
-    return Counter(
-        re.findall(r"\w+", "\n".join([test.name, test.stem.removeprefix("test_"), *files, test.read_text("utf-8")]))
-    )
+    names = [test.name, *(file.name for file in _folder(test).rglob("*"))]
+    return Counter(re.findall(r"\w+", "\n".join([*names, test.read_text("utf-8")])))
+
+
+def _folder(test: Path) -> Path:
+    """The folder with the inputs of a test file."""
+    return test.with_name(test.stem.removeprefix("test_"))
 
 
 def _names(source: str) -> Iterator[str]:

@@ -133,14 +133,12 @@ def test_values_that_are_not_finite_decode_to_nan_throughout(encoder, wrong):
     assert np.isnan(decode(encode(tf.constant([1.0, wrong, 0, 2, 3]), SEED), SEED)).all()
 
 
-@pytest.mark.parametrize(
-    ("levels", "excess"), [(np.round(normal(20000) * 2), 0.12), (np.random.default_rng(0).integers(0, 3, 20000), 0.12)]
-)
-def test_entropy_takes_about_the_bits_of_the_entropy(levels, excess):
+@pytest.mark.parametrize("levels", [np.round(normal(20000) * 2), np.random.default_rng(0).integers(0, 13, 20000)])
+def test_entropy_takes_about_the_bits_of_the_entropy(levels):
     levels = levels.astype(np.int32)
     share = np.unique(levels, return_counts=True)[1] / levels.size
     encode, _ = codec(encoders.entropy(), tf.TensorSpec(levels.shape, tf.int32))
-    assert bits_of(encode(tf.constant(levels), [0, 0])) / levels.size < excess - (share * np.log2(share)).sum()
+    assert bits_of(encode(tf.constant(levels), [0, 0])) / levels.size < 0.1 - (share * np.log2(share)).sum()
 
 
 @pytest.mark.parametrize("rounding", ["stochastic", "dithered"])

@@ -364,8 +364,7 @@ class _Partition:
     def partial_type(self, aggregation: _Aggregation) -> Type:
         """The type of a partial: the accumulator that `accumulate` takes. The zero and its result fit it."""
         parameter_type = self.inliner.symbols[aggregation.accumulate].type.parameter
-        if not isinstance(parameter_type, StructType):
-            raise FedcoreError(f"@{aggregation.accumulate} takes <accumulator,value>, not {parameter_type}")
+        assert isinstance(parameter_type, StructType)  # as the signature of an aggregation asks
         return parameter_type.types[0]
 
     def _finish(
