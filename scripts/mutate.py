@@ -47,6 +47,7 @@ LIMIT_S = 900
 """A mutant whose tests take longer is noticed."""
 NEAR_FILES, NEAR_LIMIT_CPU_S = 5, 30
 """With `--near`, a mutant whose tests take more processor time survives."""
+NEAR_OPTIONS = ("-m", "not slow and not soak", "-o", "timeout=120")
 
 _WARM = multiprocessing.get_context("forkserver")
 _WARM.set_forkserver_preload(["tensorflow"])
@@ -207,7 +208,7 @@ def is_noticed(mutant: Mutant, folder: Path, *, near: bool = False) -> bool:
     """Whether a test of the mutant's room fails with it, in a copy of the repository.
 
     Args:
-        near: run only the nearest files, without tests marked slow, for at most `NEAR_LIMIT_CPU_S`.
+        near: run only the nearest files, with `NEAR_OPTIONS`, for at most `NEAR_LIMIT_CPU_S`.
     """
     file = folder / mutant.path
     original = file.read_text(encoding="utf-8")
@@ -215,9 +216,7 @@ def is_noticed(mutant: Mutant, folder: Path, *, near: bool = False) -> bool:
     nearest, others = tests_of(mutant.path, folder)
     try:
         if near:
-            code = _exit_code(
-                folder, ["-m", "not slow and not soak", "-o", "timeout=120", *nearest], cpu_s=NEAR_LIMIT_CPU_S
-            )
+            code = _exit_code(folder, [*NEAR_OPTIONS, *(nearest or others)], cpu_s=NEAR_LIMIT_CPU_S)
             return code not in {*_PASSED, -signal.SIGXCPU}
         return any(_exit_code(folder, tests) not in _PASSED for tests in (nearest, others) if tests)
     finally:

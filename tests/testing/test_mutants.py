@@ -65,3 +65,31 @@ def test_a_mutant_is_noticed_where_a_test_fails(mutate, tmp_path):
     outcomes = {m.after: mutate.is_noticed(m, tmp_path) for m in mutants}
     assert outcomes == {"(1)": True, "pass": True, "(x + x - y)": False, "(x - x)": True}
     assert (tmp_path / "fedcore/room/parts.py").read_text() == source
+
+
+def test_tests_that_share_names_with_a_module_and_its_users_come_first(mutate, tmp_path):
+    files = {
+        "fedcore/room/parts.py": "def halve(): ...\n",
+        "fedcore/room/users.py": "from fedcore.room.parts import halve\n\n\ndef quarter(): ...\n",
+        "tests/room/test_others.py": "other\n",
+        "tests/room/test_quarters.py": "quarter\n",
+        "tests/other_room/test_halves.py": "halve\n",
+    }
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    nearest, others = mutate.tests_of("fedcore/room/parts.py", tmp_path)
+    assert [Path(f).name for f in nearest] == ["test_halves.py", "test_quarters.py"]
+    assert [Path(f).name for f in others] == ["test_others.py"]
+
+
+def test_near_runs_the_nearest_tests_only(mutate, tmp_path):
+    (tmp_path / "fedcore" / "room").mkdir(parents=True)
+    (tmp_path / "tests" / "room").mkdir(parents=True)
+    source = "def twice(x):\n    y = 2 * x\n    return y\n"
+    (tmp_path / "fedcore/room/parts.py").write_text(source)
+    (tmp_path / "tests/room/test_parts.py").write_text("def test_twice():\n    pass\n")
+    (tmp_path / "tests/room/test_others.py").write_text("def test_something():\n    assert False\n")
+    (mutant, *_) = mutate.mutants_of("fedcore/room/parts.py", source)
+    assert mutate.is_noticed(mutant, tmp_path)
+    assert not mutate.is_noticed(mutant, tmp_path, near=True)
