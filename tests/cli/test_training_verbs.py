@@ -213,6 +213,7 @@ def test_a_sweep_trains_with_what_optuna_suggests_and_goes_on(project, fedcore):
     assert again["set"]["optimizer.noise"] not in [run["set"]["optimizer.noise"] for run in runs]
     best = min(fedcore("list", "--format", "json")["runs"], key=lambda run: run["metrics"]["loss"])
     assert f"best of 3: {best['directory']}, loss {best['metrics']['loss']:.4g}: --set optimizer.noise=" in said
+    assert "best of 3" in fedcore(*SEARCH, "--trials", "3")  # all trials are done
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from fedcore.compiler.client_outputs import ClientOutputs
 from fedcore.compiler.liveness import Liveness
 from fedcore.deployment.policy import SIGNED_PREFIX, Policy, Refusal, measured_std, read_policy
 from fedcore.deployment.policy_file import PolicyFile
+from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_plans import read_plan
 from fedcore.errors import FedcoreError
 from fedcore.ir import bundle
@@ -209,6 +210,14 @@ def test_budgets_of_a_day_hold_after_a_restart(tmp_path, bound, rule):
         plain_total(data.cohort(data.client_ids))
         with pytest.raises(fc.errors.ClientError, match=f"declined: rule {rule}"):
             plain_total(data.cohort(data.client_ids))
+
+
+def test_a_result_whose_measured_size_is_too_large_does_not_leave(tmp_path):
+    policy, log = Policy(aggregated=False, bits=64), SiteLog(tmp_path / "site.log")
+    policy.check_sent(64, log, planned_bits=0)
+    with pytest.raises(Refusal, match=r"^the client would send 65 bits; at most 64 may leave$") as refusal:
+        policy.check_sent(65, log, planned_bits=0)
+    assert refusal.value.rule == "bits"
 
 
 def test_a_site_with_the_rule_noise_draws_its_own_seed(tmp_path):
