@@ -91,6 +91,17 @@ def maps_at_the_server(xs, s):
 
 
 @case(
+    "federated_map",
+    FLOATS,
+    fc.FederatedType("float32", CLIENTS, all_equal=True),
+    inputs=lambda n: [floats(n), np.float32(5)],
+    expected=lambda xs, y: [x + y for x in xs],
+)
+def maps_beside_an_all_equal_argument(xs, y):
+    return fc.federated_map(lambda a, b: a + b, (xs, y))
+
+
+@case(
     "federated_sum", INTS, inputs=lambda n: [ints(n)], expected=lambda xs: np.sum(columns(xs, np.int32), dtype=np.int32)
 )
 def sums_integers(xs):

@@ -431,3 +431,14 @@ def test_a_damaged_model_is_refused(damage, tmp_path):
         file.write_bytes({"cut": data[:middle], "flipped": flipped, "empty": b""}[damage])
     with pytest.raises(InvalidValue, match=r"model\.zip is no model"):
         models.load(tmp_path)
+
+
+FUNCTIONS = {name: lambda *values: None for name in ("forward_pass_fn", "predict_on_batch_fn", "loss_fn")}
+
+
+@pytest.mark.parametrize("names", [(), ("loss_fn",), ("predict_on_batch_fn",), tuple(FUNCTIONS)], ids=str)
+def test_a_functional_model_has_one_forward_pass(names):
+    weights = models.ModelWeights((np.zeros([5, 3], np.float32),), ())
+    message = "^a functional model is given forward_pass_fn, or loss_fn and predict_on_batch_fn$"
+    with pytest.raises(TracingError, match=message):
+        models.FunctionalModel(weights, input_spec=SPEC, **{name: FUNCTIONS[name] for name in names})
