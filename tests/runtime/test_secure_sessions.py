@@ -235,9 +235,7 @@ def test_the_graph_is_regular_and_its_edges_have_two_ends():
 
 def test_the_graph_is_complete_for_few_clients_and_sparse_for_many():
     assert neighbours.degree_and_threshold(10) == (9, 7)
-    degree, threshold = neighbours.degree_and_threshold(1000)
-    assert degree < 200
-    assert degree // 2 < threshold < 0.6 * degree
+    assert neighbours.degree_and_threshold(1000) == (174, 88)  # the least degree that a bare majority allows
 
 
 def test_a_server_gets_terms_that_a_client_does_not_have():
