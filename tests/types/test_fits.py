@@ -5,6 +5,7 @@ from strategies import types, value_types
 
 from fedcore.errors import Location
 from fedcore.types import TensorType, explain, fits, map_leaves, mismatches, parse_type, strip_containers
+from fedcore.types.fits import join_shapes
 
 
 @given(types)
@@ -49,6 +50,26 @@ def test_fits_one_way_only_where_something_is_forgotten(have, want):
     assert fits(parse_type(have), parse_type(want))
     if "<" not in have:
         assert not fits(parse_type(want), parse_type(have))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "joined"),
+    [
+        ("int32[10]", "int32[10]", "int32[10]"),
+        ("int32[2,3]", "int32[2,5]", "int32[2,?]"),
+        ("int32[2]", "int32[2,3]", "int32[...]"),
+        ("int32[2]", "int32[...]", "int32[...]"),
+        ("<x=int32[2],int64>", "<x=int32[3],int64>", "<x=int32[?],int64>"),
+        ("int32[2]", "int64[2]", None),
+        ("<x=int32[2],int64>", "<x=int32[3],int32>", None),
+        ("<int32>", "<int32,int32>", None),
+        ("int32*", "int32*", None),
+    ],
+)
+def test_shapes_are_joined_to_the_narrowest_that_both_fit(left, right, joined):
+    found = join_shapes(parse_type(left), parse_type(right))
+    assert found == (parse_type(joined) if joined else None)
+    assert found is None or (fits(parse_type(left), found) and fits(parse_type(right), found))
 
 
 @pytest.mark.parametrize(
