@@ -92,6 +92,13 @@ def test_what_may_change_has_no_key(value):
     assert own_function_key(times(value)) is None
 
 
+def test_a_function_has_no_key_before_its_closure_is_filled():
+    fn = own(lambda x: x * factor)
+    assert own_function_key(fn) is None
+    factor = 2.0
+    assert own_function_key(fn) == own_function_key(fn) is not None
+
+
 def test_functions_of_the_user_have_no_key():
     assert own_function_key(lambda x: x) is None
     assert own_function_key(np.sum) is None
