@@ -38,6 +38,10 @@ def test_other_weights_than_the_formulas_are_shown():
     assert "of the shape [3, 2]" in text
 
 
+def test_gradients_are_large_enough_to_show_a_clip():
+    assert "the weights after 5 steps are those of its formula\n" in broken("clips gradients at a million")
+
+
 def test_another_dtype_is_shown_by_its_place():
     text = broken("computes in float32")
     assert "Descent, float64: a step keeps the type of the state\n  it.velocity" in text

@@ -79,6 +79,7 @@ OPTIMIZERS = {
     "computes in float32": Descent(lambda v, w, g, r: tuple(tf.cast(x, tf.float32) for x in descend(v, w, g, r))),
     "rounds to float16": Descent(lambda v, w, g, r: (v, tf.cast(tf.cast(descend(v, w, g, r)[1], tf.float16), w.dtype))),
     "draws noise": Descent(lambda v, w, g, r: descend(v, w, g + tf.random.normal(g.shape, dtype=g.dtype), r)),
+    "clips gradients at a million": Descent(lambda v, w, g, r: descend(v, w, tf.clip_by_value(g, -1e6, 1e6), r)),
     "starts at the weights": Descent(slot=lambda w: tf.identity(w)),
     Hidden.__doc__: Hidden(),
     Zeros.__doc__: Zeros(),
