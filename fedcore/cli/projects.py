@@ -75,7 +75,7 @@ def load_project(file: Path, configuration: Configuration, *, trains: bool = Tru
             _seed_python(configuration["run"]["seed"])
         module = import_program(file)
         _check_all_are_called(module, file)
-        context.current_runtime()
+        context.current_runtime()  # starts TensorFlow while its messages are held back
         tables = {name: value for name, value in configuration.items() if isinstance(value, dict)}
         data = call_function(module, file, "load_data", tables)
         if not isinstance(data, tuple | list) or len(data) != 2:

@@ -225,24 +225,23 @@ def call_attributes(config: bytes) -> tuple:
     return tuple(itertools.chain(*options.as_attrs().items()))
 
 
-@contextlib.contextmanager
-def _call_options(config: config_pb2.ConfigProto) -> Iterator[None]:
-    """Context in which the eager context calls functions with this ConfigProto."""
+@part("tensorflow.python.eager.context: Context.function_call_options (assignable), FunctionCallOptions")
+def call_config_set_to(config: config_pb2.ConfigProto) -> contextlib.AbstractContextManager[None]:
+    """Inside, TensorFlow calls functions with this ConfigProto, and functions that are traced call others with it."""
     from tensorflow.python.eager import context
 
     eager = _context()
-    old_options = eager.function_call_options
-    eager.function_call_options = context.FunctionCallOptions(old_options.executor_type, config)
+    return _call_options_set(eager, context.FunctionCallOptions(eager.function_call_options.executor_type, config))
+
+
+@contextlib.contextmanager
+def _call_options_set(eager: Any, options: Any) -> Iterator[None]:
+    # `part` sees errors of the function that makes this, not those of the `with` block.
+    old_options, eager.function_call_options = eager.function_call_options, options
     try:
         yield
     finally:
         eager.function_call_options = old_options
-
-
-@part("tensorflow.python.eager.context: Context.function_call_options (assignable), FunctionCallOptions")
-def call_config_set_to(config: config_pb2.ConfigProto) -> contextlib.AbstractContextManager[None]:
-    """Inside, functions that are traced call other functions with this ConfigProto."""
-    return _call_options(config)
 
 
 @part(
@@ -529,16 +528,20 @@ def eager_mode() -> contextlib.AbstractContextManager:
 
 
 @part("tensorflow.python.eager.tape: pywrap_tfe.TFE_Py_TapeSet{RestartOnThread,StopOnThread}, as stop_recording")
-@contextlib.contextmanager
-def init_scope_with_tapes() -> Iterator[None]:
+def init_scope_with_tapes() -> contextlib.AbstractContextManager[None]:
     """Like `tf.init_scope`, in which no tape records; inside of this one the tapes of the user's code do."""
     tapes = importlib.import_module("tensorflow.python.eager.tape").pywrap_tfe
+    return _init_scope_between(tapes.TFE_Py_TapeSetRestartOnThread, tapes.TFE_Py_TapeSetStopOnThread)
+
+
+@contextlib.contextmanager
+def _init_scope_between(restart: Callable[[], None], stop: Callable[[], None]) -> Iterator[None]:
     with tf.init_scope():
-        tapes.TFE_Py_TapeSetRestartOnThread()
+        restart()
         try:
             yield
         finally:
-            tapes.TFE_Py_TapeSetStopOnThread()
+            stop()
 
 
 _traces_anew: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_traces_functions_anew", default=False)

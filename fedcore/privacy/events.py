@@ -101,11 +101,11 @@ def account(rounds: Sequence[Round], participation: Participation, first_round: 
     if any(r.mechanism.is_correlated for r in rounds):
         return _account_correlated(rounds, participation, first_round)
     if any(r.mechanism.is_discrete for r in rounds):
-        return _discrete(rounds, participation, first_round)
+        return _account_discrete(rounds, participation, first_round)
     if isinstance(participation, PoissonParticipation):
-        return _poisson(rounds, participation)
+        return _account_poisson(rounds, participation)
     if isinstance(participation, FixedSizeParticipation) and not participation.replace:
-        return _without_replacement(rounds, participation.population)
+        return _account_without_replacement(rounds, participation.population)
     if isinstance(participation, FixedSizeParticipation):
         # In the worst case every draw of a round is the same client.
         worst = [(r.noise_multiplier, r.cohort**2) for r in rounds]
@@ -119,16 +119,20 @@ def _least(rounds: Sequence[Round], participation: PassParticipation, first_roun
     return [min(rounds[number - first_round].noise_multiplier for number in window) for window in windows]
 
 
-def _poisson(rounds: Sequence[Round], participation: PoissonParticipation) -> Accounted:
-    # A client is in the draw of at most one round of each window, which counts with its least noise multiplier. There
-    # are as many windows as rounds of the group of clients that is drawn most often.
+def _account_poisson(rounds: Sequence[Round], participation: PoissonParticipation) -> Accounted:
+    """Rounds of Poisson sampling, with a period p from one of p groups of clients after the other.
+
+    A client is drawn in at most one of p consecutive rounds, so such a window counts as one sampled Gaussian, with the
+    least noise multiplier of its rounds. Windows may begin with any round, here with the first.
+    """
     multipliers = _least(rounds, _without_chance(participation), 0)
+    # A client that joins or leaves would move others to other groups, so it stays and sends zeros.
     parts = tuple((poisson_sampled(z, participation.rate), count) for z, count in _run_lengths(multipliers))
     relation = "ADD_OR_REMOVE_ONE" if participation.period == 1 else "REPLACE_SPECIAL"
     return Accounted(parts, relation, "Poisson sampling")
 
 
-def _without_replacement(rounds: Sequence[Round], population: int) -> Accounted:
+def _account_without_replacement(rounds: Sequence[Round], population: int) -> Accounted:
     dp = dp_accounting()
     parts = []
     for (z, cohort), count in _run_lengths([(r.noise_multiplier, r.cohort) for r in rounds]):
@@ -168,7 +172,7 @@ def _account_correlated(rounds: Sequence[Round], participation: Participation, f
     return _schedule([(z, squared)], "the worst schedule of a client, without amplification")
 
 
-def _discrete(rounds: Sequence[Round], participation: Participation, first_round: int) -> Accounted:
+def _account_discrete(rounds: Sequence[Round], participation: Participation, first_round: int) -> Accounted:
     """By concentrated differential privacy, which sampling is not known to amplify."""
     replace = isinstance(participation, FixedSizeParticipation) and participation.replace
     schedule = _without_chance(participation)

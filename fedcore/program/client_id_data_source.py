@@ -33,10 +33,10 @@ class ClientIdDataSourceIterator(FederatedDataSourceIterator):
         return FederatedType("str", CLIENTS)
 
     def select(self, k: int | None = None) -> list[str]:
-        """The identifiers of k clients.
+        """The identifiers of k different clients, drawn uniformly.
 
         Raises:
-            InvalidValue: k is no number of clients from 0 to all.
+            InvalidValue: k is None, the default of all sources, or no number of clients from 0 to all.
         """
         if k is None or whole_number("k", k) < 0 or k > len(self._client_ids):
             raise InvalidValue(f"k is a number of clients from 0 to {len(self._client_ids)}, not {brief(k)}")

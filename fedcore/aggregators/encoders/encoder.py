@@ -184,6 +184,7 @@ def in_transit(code: Any) -> Any:
     """A code as it is sent: a nest of tensors, in which uint8 vectors are packed bits."""
 
     def pack_leaf(leaf: CodeLeaf) -> tf.Tensor:
+        # A uint8 vector of an encoder's own is packed too, so that all that are sent are packed bits.
         if isinstance(leaf, Bits):
             return leaf.bytes
         if not isinstance(leaf, Integers):

@@ -303,12 +303,13 @@ def schedule_clients(
     parts = (steps > limit).astype(np.int64) if limit else np.zeros(len(steps), np.int64)
     width = group_width(rules, steps, limit)
     levels: tuple[int, ...] = ()
+    # With `products`, the number of rows of a product decides bits, so other clients may not decide the padding.
     if len(orders) == 1 and leaves.has_ragged_batches and not rules.products:
         ((position, each),) = orders.items()
         level_of = smallest_levels(largest_batches(each), padded_levels(batch_rows[position]))
-        narrower = ragged_width(rules, steps, level_of)
-        if narrower:
-            width, levels, parts = narrower, padded_levels(batch_rows[position]), level_of
+        leveled_width = width_with_levels(rules, steps, level_of)
+        if leveled_width:
+            width, levels, parts = leveled_width, padded_levels(batch_rows[position]), level_of
     clients = assign_lanes(steps, last_batches(orders, rules, limit), width, parts)
     lane_of = np.full(capacity, ABSENT, np.int64)
     lane_of[np.asarray(positions)[clients[clients != ABSENT]]] = np.flatnonzero(clients != ABSENT)
@@ -432,14 +433,14 @@ def largest_batches(orders: list[Rows]) -> np.ndarray:
     return np.array([o.sizes.max(initial=0) if o.sizes is not None else 0 for o in orders], np.int64)
 
 
-def ragged_width(rules: ScheduleRules, steps: np.ndarray, level_of: np.ndarray) -> int:
-    """Lanes of groups that are padded to levels; 0 if all groups are padded to the longest batch.
+def width_with_levels(rules: ScheduleRules, steps: np.ndarray, level_of: np.ndarray) -> int:
+    """Lanes of groups, each padded to its own level; 0 if it saves too little over padding all to the longest batch.
 
-    Only batches whose sizes the data decide have levels, and only where rows of a product have the same bits beside any
-    others. Two widths are tried: the planned one and a quarter of it, since groups of the upper levels have few clients
-    and each width has a graph.
+    Two widths are tried: the planned one and a quarter of it, since groups of the upper levels have few clients and
+    each width has a graph.
 
     Args:
+        steps: int64 [clients].
         level_of: int64 [clients]: the smallest level that holds the batches of each client.
     """
 

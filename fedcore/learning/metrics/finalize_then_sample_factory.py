@@ -46,8 +46,8 @@ class FinalizeThenSampleFactory:
         finalize = finalizer(metric_finalizers, local_unfinalized_metrics_type)
         metrics_type = finalize.type_signature.result
         reservoir = Reservoir(metrics_type, self._size, "FinalizeThenSampleFactory")
-        whole = tf_computation(reservoir.type)(lambda given: given)
-        rows = tf_computation(reservoir.type)(lambda given: reservoir.rows(given)[1])
+        whole = tf_computation(reservoir.type)(lambda keyed_rows: keyed_rows)  # keys too, to merge with later rounds
+        rows = tf_computation(reservoir.type)(lambda keyed_rows: reservoir.rows(keyed_rows)[1])
         non_finite = tf_computation(metrics_type)(lambda metrics: tf.nest.map_structure(_is_not_finite, metrics))
 
         @federated_computation

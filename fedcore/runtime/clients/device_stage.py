@@ -171,7 +171,11 @@ class DeviceStage:
         return self._device.products.get((self._work.key, products), operands[:1], run)
 
     def _one_by_one(self, clients: ClientSlice, *, batched: bool) -> SliceResult:
-        """The result of one block, by a graph call for each client.
+        """The result of one block, by a graph call for each client, in order.
+
+        Each call adds its client to the partial of the calls before. If blocks have one client, its function gives
+        the partial whole. Where the factors of the block's kernels are multiplied at once, each call appends those of
+        its client to those before, and the last call multiplies them.
 
         Args:
             batched: with the bits of `_together`, see `StageCalls.by_client`.
