@@ -411,9 +411,9 @@ def is_in_vectorized_map() -> bool:
 def vectorized_loop(fn: Callable[[tf.Tensor], Any], count: tf.Tensor) -> Any:
     """The results of fn(0), fn(1), …, fn(count - 1), stacked: `tf.vectorized_map` over a number of iterations.
 
-    `tf.vectorized_map` computes that number as a maximum. It also has loops for two operations that are none here:
-    Bitcast, and the gradients of images by the kernel of a convolution, which are a matrix product for each row of the
-    kernel where strides and dilations are 1.
+    `tf.vectorized_map` computes that number as a maximum, and converts three operations badly: Bitcast and
+    Conv2DBackpropFilter to loops, MaxPoolGrad to a slow kernel. Here they have converters of their own, which return
+    None for operands that TensorFlow's converter takes.
     """
     control_flow = importlib.import_module("tensorflow.python.ops.parallel_for.control_flow_ops")
     pfor = importlib.import_module("tensorflow.python.ops.parallel_for.pfor")
@@ -438,9 +438,11 @@ _CONVERTERS = threading.RLock()  # TensorFlow has one registry for all threads
 
 
 def _convert_pool_gradients(pfor_input: Any, wrap: Callable) -> Any:
-    """The gradients of a pooling as an operation on what the pooling took and gave; None for other operands.
+    """Converts `MaxPoolGrad` in a vectorised loop to one on the very tensors that the pooling read and returned.
 
-    oneDNN computes it only so. TensorFlow's converter reshapes both anew, and its own kernel takes ten times as long.
+    oneDNN's kernel runs on these tensors only. TensorFlow's converter reshapes both anew, and then TensorFlow's own
+    kernel runs, which takes ten times as long. None, for TensorFlow's own converter, unless each iteration has one
+    image and a vectorised MaxPool computed the results.
     """
     images, results, changes = (pfor_input.input(i) for i in range(3))
     if not (images.is_stacked and results.is_stacked and changes.is_stacked) or results.t.op.type != "Reshape":

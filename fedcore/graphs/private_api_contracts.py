@@ -168,7 +168,7 @@ def call_config_set_to() -> None:
 @contract
 def unordered_function() -> None:
     def body(x: tf.Tensor) -> tf.Tensor:
-        tf.raw_ops.Merge(inputs=[x, x])
+        tf.raw_ops.Merge(inputs=[x, x])  # automatic control dependencies would make the result wait for it
         return x * 2
 
     function = private_api.unordered_function(body, [tf.TensorSpec([], tf.float32)], name="contract")

@@ -82,7 +82,8 @@ def compile_state(
 ) -> Iterator[None]:
     """Inside, the model is compiled with these parts; without any of them, it is not compiled.
 
-    The parts are put past Keras' tracking of attributes, and what `compile` of the user made is put back.
+    The parts are written into `vars(model)`, since Keras' `__setattr__` would track them as parts of the model.
+    Afterwards the model has the parts again that the user's `compile` made.
     """
     parts = {"_compile_loss": loss, "_compile_metrics": metrics, "_loss_tracker": loss_tracker}
     parts["compiled"] = any(value is not None for value in parts.values())

@@ -290,11 +290,17 @@ class StageFold:
         return contributions, [own[i] for i in range(len(specs), len(leaf_specs))]
 
     def _realize(self, body: Callable, specs: list[tf.TensorSpec], result: Type) -> Realized:
+        """Traces an executable of the stage.
+
+        Args:
+            body: (tensors of `specs`) -> tensors of `result`; it runs the groups.
+        """
         name = profiler_name(self.stage.module, self.stage.name)
         function = realized_function(body, specs, name=name, without=self.parts.left_out)
         call = with_kernels_of(self.stage.function, function)
-        folded = self.parts.folded(list(range(len(tensor_leaves(self.stage.partial_type)))))
-        assumes_finite = tuple(folded[i] for i in sorted(self.groups.witness_leaves))
+        # The groups note the witness leaves while `body` is traced, by their numbers among the leaves that are folded.
+        leaf_numbers = self.parts.folded(list(range(len(tensor_leaves(self.stage.partial_type)))))
+        assumes_finite = tuple(leaf_numbers[i] for i in sorted(self.groups.witness_leaves))
         return Realized(call, result, assumes_finite=assumes_finite, stacks_kept=True)
 
 

@@ -55,7 +55,7 @@ def add_print(label: str, location: Location | None, tensor: tf.Tensor, breakpoi
     """Adds a print to the graph being built; nothing if fedcore does not trace the code.
 
     Args:
-        breakpoint_number: of the breakpoint that the value is for; empty for a print.
+        breakpoint_number: number of the breakpoint that gets the value; empty for a print.
     """
     prints = traced_prints()
     if prints is not None:
@@ -70,11 +70,13 @@ def cut_prints(
     """The canonical graph of the prints in a traced graph; None if it prints nothing.
 
     Args:
-        graph: that is traced.
-        graph_def: of it; what only prints read is removed.
-        arguments, seed: names of its placeholders.
+        prints: the prints that the user's code has added.
+        graph: the traced graph.
+        graph_def: the GraphDef of `graph`. Afterwards it lacks the operands that only prints read.
+        arguments, seed: names of the placeholders of the graph's arguments and of its seed.
     Raises:
-        TracingError: a print stands in a function that TensorFlow rewrites or runs as a whole.
+        TracingError: a print stands in a function that TensorFlow rewrites (`tf.vectorized_map`), or that an operation
+            runs as a whole (`Dataset.map`), so that `graphs.stages.client_values` cannot run it node by node.
     """
     if not prints.nodes and not prints.are_imported:
         return None
@@ -82,16 +84,18 @@ def cut_prints(
     functions = functions_with(graph_def.library.function, lambda node: node.op == PRINT)
     for nodes in (graph_def.node, *(bodies[name] for name in functions)):
         for node in nodes:
-            whole = functions.intersection(callees(node)) - {node.op}
-            if whole and node.op not in _RUN_NODE_BY_NODE:
-                (label, line), *_ = (_label(n) for name in sorted(whole) for n in bodies[name] if n.op == PRINT)
+            printing_callees = functions.intersection(callees(node)) - {node.op}  # `node.op`: a direct call
+            if printing_callees and node.op not in _RUN_NODE_BY_NODE:
+                (label, line), *_ = (
+                    _label(n) for name in sorted(printing_callees) for n in bodies[name] if n.op == PRINT
+                )
                 raise TracingError(_refusal(label, line, f"that the operation {node.op} runs as a whole"))
     roots = [n.name for n in graph_def.node if n.op == PRINT or functions.intersection(callees(n))]
     data = canonical_graph(graph_def, arguments, [], roots, seed, keeps_prints=True)
     canonical = graph_pb2.GraphDef.FromString(data)
     remaining = [canonical.node, *(f.node_def for f in canonical.library.function)]
     lost = prints.nodes - {_label(node) for nodes in remaining for node in nodes if node.op == PRINT}
-    for label, line in sorted(lost):
+    for label, line in sorted(lost):  # the error names the first
         raise TracingError(_refusal(label, line, "that TensorFlow rewrites, as tf.vectorized_map does"))
     remove_print_captures(graph_def, functions, private_api.captured_arguments(graph))
     return data

@@ -19,11 +19,12 @@ def remove_print_captures(graph_def: graph_pb2.GraphDef, printing: Set[str], cap
     """Removes operands that no result depends on.
 
     Args:
-        graph_def: its results are read by nodes.
-        printing: the functions with prints, and those that call them. Of other operations nothing is removed, nor of
-            two that name one function.
-        captures: for functions the numbers of their arguments that are tensors of the code around them. Variables of
-            loops and arguments of calls remain.
+        graph_def: edited in place. An output of a loop of `main` counts as unread where no node reads it, so nodes
+            have to read the results of the graph.
+        printing: names of the functions that print, or call a function that prints. Operations that call none of them
+            keep their operands, and so do two operations that share a function.
+        captures: by function name, the numbers of the arguments that TensorFlow captured from the code around the
+            function. Only these are removed; the user's own loop variables and call arguments remain.
     """
     functions = {f.signature.name: f for f in graph_def.library.function}
     parents: list[function_pb2.FunctionDef | None] = [functions[name] for name in _callees_first(functions, printing)]
@@ -43,7 +44,7 @@ def _nodes(graph_def: graph_pb2.GraphDef) -> Iterator[node_def_pb2.NodeDef]:
 
 
 def _callees_first(functions: Mapping[str, function_pb2.FunctionDef], names: Iterable[str]) -> list[str]:
-    """The functions in an order in which each stands behind those that it calls."""
+    """The named functions in topological order: each function stands behind the functions that it calls."""
     order: dict[str, None] = {}
     stack = [(name, False) for name in sorted(names)]
     while stack:
@@ -63,7 +64,12 @@ def _narrow_operation(
     graph_def: graph_pb2.GraphDef,
     parent: function_pb2.FunctionDef | None,
 ) -> None:
-    """Removes what a loop, a branch or a call does not read; its arguments are those of `_narrow_loop`."""
+    """Removes the captured tensors that a loop, a branch or a call does not read.
+
+    Args:
+        functions: the functions that the operation names.
+        captured, graph_def, parent: as for `_narrow_loop`.
+    """
     if node.op in LOOPS:
         _narrow_loop(node, functions, captured, graph_def, parent)
     elif node.op in _BRANCHES | CALLS:
@@ -119,7 +125,8 @@ def _read_arguments(function: function_pb2.FunctionDef, *, passes_on: bool = Fal
     """The numbers of the arguments that a function's results depend on.
 
     Args:
-        passes_on: an argument does not count for the result with its number, which is the next value of a variable.
+        passes_on: for the body of a loop, whose result i is the next value of variable i: a variable that the body only
+            passes on unchanged is not read.
     """
     numbers = {a.name: i for i, a in enumerate(function.signature.input_arg)}
     nodes = {n.name: n for n in function.node_def}

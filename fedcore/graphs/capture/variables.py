@@ -17,7 +17,7 @@ _traced: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_own_vari
 
 
 def is_traced() -> bool:
-    """Whether a function is traced, whose variables are its own, such as that of a `tf_computation`."""
+    """Whether a function is traced that gets its own variables (`own_variables`), such as a `tf_computation`'s."""
     return _traced.get()
 
 
@@ -51,13 +51,17 @@ def _type_of(handle: tf.Tensor) -> tf.DType:
 
 @contextlib.contextmanager
 def own_variables() -> Iterator[OwnVariables]:
-    """Inside, `tf.Variable` creates a variable of the graph being built and initialises it there."""
+    """Inside, `tf.Variable` creates a variable of the graph being built and initialises it there.
+
+    Yields the record of the variables that are created inside.
+    """
     with tf.init_scope():
         variables = OwnVariables(private_api.creation_number(tf.constant(0)))
     outside = tf.compat.v1.get_default_graph()
 
     def creator(next_creator: Callable, **options: Any) -> tf.Variable:
-        # A known initial value is assigned in the traced graph, once, also where a loop's body makes the variable.
+        # A symbolic initial value is assigned where it is computed. Any other is assigned in the traced graph, once,
+        # also where a loop's body makes the variable.
         initial = options.get("initial_value")
         is_symbolic = any(tf.is_tensor(x) and not private_api.is_eager(x) for x in tf.nest.flatten(initial))
         if is_symbolic or tf.executing_eagerly():

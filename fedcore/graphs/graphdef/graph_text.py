@@ -29,7 +29,13 @@ def graph_regions(graph: Graph, data: bytes) -> dict[str, Region]:
 
 
 def argument_names(graph: Graph, count: int) -> list[str]:
-    """The names of a graph's arguments, by the paths of its parameter's leaves; none where two are equal."""
+    """The names of a graph's arguments, made of the paths of its parameter's leaves; [] where two names are equal.
+
+    A leaf `[0]` is `arg_0`, `x.y[0]` is `x_y_0`. A sequence is two arguments, such as `data` and `data_count`.
+
+    Args:
+        count: number of the graph's arguments; an argument behind those of the leaves is the seed.
+    """
     names: list[str] = []
     for path, leaf in () if graph.type.parameter is None else leaves(graph.type.parameter):
         words = re.findall(r"[A-Za-z0-9]+", path)

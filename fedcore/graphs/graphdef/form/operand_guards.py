@@ -55,10 +55,12 @@ def guard_graph(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
 def checked_function(
     functions: Mapping[str, function_pb2.FunctionDef], name: str
 ) -> tuple[str, tuple[function_pb2.FunctionDef, ...]]:
-    """A function and those that it calls, with checks in their bodies, and its name, which is a digest of all of them.
+    """Puts checks into a function and the functions that it calls.
 
     Args:
-        functions: those, and any others, by name.
+        functions: library functions by name: these functions, and maybe others.
+    Returns:
+        The function's new name, which is a digest of its body and of its callees, and all these functions.
     """
     checked = {}
     for key, function in functions.items():
@@ -73,10 +75,12 @@ Emit: TypeAlias = Callable[[str, Sequence, Mapping[str, Any]], Sequence]
 
 
 def guarded_operands(op: str, tensors: Sequence, attributes: Mapping[str, Any], emit: Emit) -> list:
-    """The operands of an operation behind the checks that they need.
+    """Adds the checks that an operation needs, and returns the operands that it reads in place of `tensors`.
 
     Args:
-        op, tensors, attributes: the operation's type, operands, and attributes that are not their defaults.
+        op: the type of the operation.
+        tensors: its operands, tensors of TensorFlow or values of a region.
+        attributes: those of the operation that differ from their defaults.
         emit: adds the operations of the checks.
     """
     tensors = list(tensors)

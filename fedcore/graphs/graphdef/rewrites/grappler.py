@@ -15,7 +15,14 @@ from fedcore.types import SequenceType, contains, tensor_leaves
 
 
 def optimised_graph(graph: Graph, data: bytes) -> bytes | None:
-    """The canonical bytes of a graph after Grappler's passes; None where Grappler cannot optimise the graph."""
+    """The canonical bytes of a graph after Grappler's passes; None where the graph stays as it is.
+
+    It stays if it takes or returns sequences, has side effects or no results, or if Grappler refuses it; also if
+    Grappler removes the node of an argument or of the seed, or the Identity `ret{i}` of a result.
+
+    Args:
+        data: the graph's canonical bytes.
+    """
     if contains(graph.type, lambda t: isinstance(t, SequenceType)):
         return None  # the functions that access elements are not defined yet
     if graph.attributes.get("stateful") or graph.attributes.get("effects"):
@@ -24,7 +31,7 @@ def optimised_graph(graph: Graph, data: bytes) -> bytes | None:
     arguments = [f"arg{i}" for i in range(len(tensor_leaves(graph.type.parameter)))]
     seed = "seed" if graph.attributes.get("seeded") else None
     inputs = [*arguments, *([seed] if seed else [])]
-    returned = {n.name: n.attr["T"].type for n in graph_def.node if n.name.startswith("ret")}
+    returned = {n.name: n.attr["T"].type for n in graph_def.node if n.name.startswith("ret")}  # dtypes
     results = [f"ret{i}" for i in range(len(tensor_leaves(graph.type.result)))]
     if not results:
         return None
@@ -34,21 +41,19 @@ def optimised_graph(graph: Graph, data: bytes) -> bytes | None:
         optimised = private_api.optimize_graph(
             _config(arithmetic=not sums_explode(graph, data), folding=guard_graph(graph_def) is graph_def), meta
         )
-    except (
-        Exception
-    ):  # Grappler refuses some valid graphs (no devices, unknown ops); an unoptimised graph is correct too
+    except Exception:  # Grappler refuses some valid graphs: no devices, unknown operations
         return None
     remaining = {n.name for n in optimised.node}
     if not remaining.issuperset([*results, *inputs]):
         return None
-    inner = {n.name: n.input[0] for n in optimised.node if n.name in returned and n.op == "Identity"}
-    if set(inner) != set(results):
+    sources = {n.name: n.input[0] for n in optimised.node if n.name in returned and n.op == "Identity"}
+    if set(sources) != set(results):
         return None
     for node in optimised.node:  # a folded constant has a control dependency on its argument, which is always there
         controls = [i for i in node.input if i.removeprefix("^") in inputs and i.startswith("^")]
         for name in controls:
             node.input.remove(name)
-    return canonical_graph(optimised, arguments, [(inner[r], returned[r]) for r in results], [], seed)
+    return canonical_graph(optimised, arguments, [(sources[r], returned[r]) for r in results], [], seed)
 
 
 @contextlib.contextmanager
