@@ -144,7 +144,11 @@ class ClientData:
         return flows
 
     def _merges(self) -> dict[str, Operation]:
-        """The merge of each fold."""
+        """The merge of each fold whose partial is merged, by the name of the fold.
+
+        Raises:
+            NotFollowed: a merge adds another value than the whole partial of a fold, or a fold is merged twice.
+        """
         merges: dict[str, Operation] = {}
         for op in self.plan.main.operations:
             if op.kind != "merge":
@@ -157,7 +161,10 @@ class ClientData:
         return merges
 
     def _partials_of(self, name: str) -> Operation | None:
-        """The fold whose whole partial a value is."""
+        """The fold whose whole partial a value is; None for other values.
+
+        A fold that keeps values of clients returns <partial, kept values>, so its partial is item 0.
+        """
         op = self.by_name.get(name)
         if op is not None and op.kind == "item":
             fold = self.by_name.get(op.operands[0].name)

@@ -162,6 +162,10 @@ class Liveness:
         return [NOTHING if t is None else everything(t) for t in operand_types]
 
     def _call_needs(self, op: Operation, live_leaves: Leaves, operand_types: list) -> list[Leaves]:
+        """For each argument of a call of a graph the leaves that `live_leaves` of the result depend on.
+
+        A leaf for which no dummy constant can stand in is always needed, since the call takes it anyway.
+        """
         whole = [NOTHING if t is None else everything(t) for t in operand_types]
         callee = self.symbols.get(op.operands[0].name)
         if not isinstance(callee, Graph) or any(t is None for t in operand_types):
@@ -172,8 +176,8 @@ class Liveness:
         read = reads.of(live_leaves)
         needs, start = [], 0
         for type_ in operand_types:
-            solid = {i for i, leaf in enumerate(flat(type_)) if not can_stand_in(leaf)}
-            needs.append(within(read, start, type_) | solid)
+            required_leaves = {i for i, leaf in enumerate(flat(type_)) if not can_stand_in(leaf)}
+            needs.append(within(read, start, type_) | required_leaves)
             start += count(type_)
         return needs
 
@@ -214,7 +218,14 @@ class Liveness:
         return [leaf in read for leaf in range(count(parameter))]
 
     def _capture_needs(self, name: str, operand_types: list) -> list[Leaves]:
-        """The needed leaves of captured values; of its other arguments the function gets all leaves."""
+        """For each captured value of a `bind` the leaves that the bound function may read.
+
+        The callers of the bound function are unknown here, so all leaves of its result count as live.
+
+        Args:
+            name: the function or graph whose first arguments are bound.
+            operand_types: types of the captured values; None for a symbol, which has no leaves.
+        """
         callee = self.symbols[name]
         if isinstance(callee, Function) and len(operand_types) <= len(callee.parameters):
             pairs = zip(operand_types, callee.parameters, strict=False)
@@ -244,6 +255,7 @@ class Liveness:
                 return {name: needs.of(name) for name in types}
 
     def _add_needs(self, op: Operation, needs: "_Needs", types: dict[str, Type]) -> None:
+        """Adds the leaves of its operands that an operation of `main` needs for the needed leaves of its result."""
         needed, need = needs.of, needs.add
         operands = [o.name for o in op.operands if isinstance(o, Ref)]
         stages = [self.module.function(o.name) for o in op.operands if isinstance(o, Symbol)]
@@ -270,7 +282,7 @@ class Liveness:
         zero, stage = stages
         partial, *kept_types = elements_of(stage.result_type) if op.attributes.get("keeps") else (stage.result_type,)
         for start, type_ in zip((0, count(partial)), (partial, *kept_types), strict=False):
-            if not needs.within(op.name, start, type_):  # where both stand, one is not taken without the other
+            if not needs.within(op.name, start, type_):  # no part of <partial, kept values> loses all its leaves
                 need(op.name, frozenset(range(start, start + count(type_))))
         read, *operand_leaves = self._parameter_needs(stage, needed(op.name))
         need(op.name, read)
@@ -281,6 +293,7 @@ class Liveness:
             need(name, leaves)
 
     def _parameter_needs(self, stage: Function, live_leaves: Leaves) -> list[Leaves]:
+        """For each parameter of a function the leaves that `live_leaves` of its result depend on."""
         live = self.of(stage, live_leaves)
         return [live.get(p.name, NOTHING) for p in stage.parameters]
 

@@ -398,7 +398,14 @@ class _Fusion:
         outputs: list[Operation],
         types: Mapping[str, Type],
     ) -> "tuple[TracedGraph, list[str]]":
-        """The graph of a run, and the inputs that it reads."""
+        """Traces a run as one graph: (the graph, the names of the inputs that it reads, in the order of parameters).
+
+        Args:
+            function: the stage of the run; names of the graph's results follow its values.
+            run: operations of the stage; `_call_distinct` adds operations that the stage does not have.
+            inputs: names of the values outside of the run that it reads; `types` has their types.
+            outputs: the operations of the run whose results the graph returns.
+        """
         from fedcore.graphs.stages.fusing import trace_operations
 
         local = attrs.evolve(
@@ -408,5 +415,5 @@ class _Fusion:
             placement=None,
         )
         whole = attrs.evolve(function, operations=(*function.operations, *run))
-        elements = ValueNames(whole).distinct([op.name for op in outputs], unnamed=_partial(function))
-        return trace_operations(self.module, local, inputs, elements)
+        element_names = ValueNames(whole).distinct([op.name for op in outputs], unnamed=_partial(function))
+        return trace_operations(self.module, local, inputs, element_names)

@@ -81,20 +81,30 @@ class _Aggregation:
 
 
 class _Partition:
+    """Builds the plan of a module when it is created.
+
+    Attributes:
+        planned: the plan.
+        placed: by node of the program, its value in the `main` of the plan.
+        kept_returned: client values that the program returns, one for each client.
+        only_returned: see `_only_returned`.
+        returned_equal: values in `main` of the all-equal values that the program returns.
+    """
+
     def __init__(self, module: Module) -> None:
         self.flow = Dataflow(module)
         self.target = ModuleBuilder("planned")
         self.inliner = Inliner(module, self.target)
         self.main = Builder(self.target, locate=lambda: None)
-        self.placed: dict[PlacedValue, Value] = {}  # values in main
+        self.placed: dict[PlacedValue, Value] = {}
         self.equal: dict[PlacedValue, Value] = {}  # constants that the program returns as all-equal values
         self.sent: dict[PlacedValue, Value] = {}  # broadcasts of unplaced values that clients use
-        self.whole: dict[frozenset[Operand], tuple[Value, list[Operand]]] = {}  # of a stage's results: all, and each
+        # By the results of a stage that has several: their struct, and the results in its order.
+        self.whole: dict[frozenset[Operand], tuple[Value, list[Operand]]] = {}
         self.sent_in_columns: set[PlacedValue] = set()  # broadcasts of values with sequences
         self.sent_together: set[Operand] = set()  # elements of a broadcast of several values
-        self.partials: dict[
-            PlacedValue, tuple[Value, int | None]
-        ] = {}  # a merged partial, and the index of its element
+        # By aggregation: the merged partial, and the index of the aggregation's element; None if it is the only one.
+        self.partials: dict[PlacedValue, tuple[Value, int | None]] = {}
         self.kept_returned = set(self._returned_values(all_equal=False))
         self.only_returned = self._only_returned()
         for parameter, tree in zip(module.main.parameters, self.flow.parameters, strict=True):
@@ -300,6 +310,7 @@ class _Partition:
         return self.sent[node]
 
     def _at_server(self, node: PlacedValue) -> Value:
+        """The value at the server that a broadcast of the program sends."""
         (source,) = node.inputs
         if isinstance(source, tuple):
             op = node.operation
@@ -307,6 +318,7 @@ class _Partition:
         return self.placed[source]
 
     def _is_kept(self, node: PlacedValue, depth: int) -> bool:
+        """Whether a depth's client stage returns a node: the program returns it, or a later client stage reads it."""
         if node in self.kept_returned:
             return True
         if node.is_constant:
@@ -316,6 +328,12 @@ class _Partition:
     def _finish_fold(
         self, local: "_Local", partial: Value, aggregations: list[_Aggregation], outputs: list[PlacedValue]
     ) -> None:
+        """Ends a client stage with its accumulations, and emits its fold and merge in main.
+
+        Args:
+            partial: the parameter of the stage that holds the partial.
+            outputs: client values that the stage returns beside the new partial.
+        """
         line = _last_line([a.node for a in aggregations])
         with local.builder, local.builder.at(line):
             accumulated = []
@@ -348,6 +366,7 @@ class _Partition:
         return {"secure": tuple(marks)} if any(marks) else {}
 
     def _join(self, aggregations: list[_Aggregation]) -> Value:
+        """The symbol of a function that merges two partials of a fold, aggregation by aggregation."""
         types = [self.partial_type(a) for a in aggregations]
         builder = Builder(self.target, locate=lambda: _last_line([a.node for a in aggregations]))
         type_ = types[0] if len(types) == 1 else StructType([(None, t) for t in types])
@@ -370,6 +389,7 @@ class _Partition:
     def _finish(
         self, local: "_Local", name: str, where: Placement, outputs: list[PlacedValue], kind: Intrinsic
     ) -> None:
+        """Finishes a stage as `_outputs` does, and notes the values in main of the nodes that it returns."""
         self.placed.update(zip(outputs, self._outputs(local, name, where, outputs, kind), strict=True))
 
     def _outputs(
