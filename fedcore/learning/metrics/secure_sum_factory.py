@@ -104,6 +104,7 @@ def secure_sum_of_ranges(value_type: Type, ranges: Mapping | None, bound: float)
 
 
 def _process(value_type: Type, ranges: Mapping | None, default: Any) -> AggregationProcess:
+    """Adds the tensors of one dtype and range by one secure sum; `ranges` and `default` are those of `_walk`."""
     groups: dict[str, list] = {}  # by the key of a sum, the places of its tensors
     bounds = {}
 
@@ -158,7 +159,13 @@ def _map_leaves(type_: Type, fn: Callable[[str, TensorType], Any], path: str = "
 
 
 def _walk(type_: Type, ranges: Any, default: Any, place: Callable, at: tuple[int, ...] = ()) -> None:
-    """`place(at, leaf, lower, upper)` for each leaf, by the user's range where there is one."""
+    """Calls `place(at, leaf, lower, upper)` for each tensor of a type, with its path, its type and its range.
+
+    Args:
+        ranges: the user's ranges in the structure of the type; None, for the whole or a part, takes the default.
+        default: the ranges of `create_default_secure_sum_quantization_ranges`: pairs in dicts and lists.
+        at: the path of `type_`: positions of elements from the outermost struct.
+    """
     if isinstance(type_, StructType):
         keys: Sequence = list(range(len(type_))) if isinstance(default, list) else list(default)
         chosen = _chosen(ranges, keys, type_)
@@ -169,6 +176,11 @@ def _walk(type_: Type, ranges: Any, default: Any, place: Callable, at: tuple[int
 
 
 def _chosen(ranges: Any, keys: Sequence, type_: Type) -> Mapping:
+    """The user's ranges of a struct's elements by key; keys without a range are missing.
+
+    Raises:
+        TypeMismatch: the ranges have another structure.
+    """
     if isinstance(ranges, list | tuple) and len(ranges) == len(keys) and keys == list(range(len(keys))):
         ranges = dict(enumerate(ranges))
     if ranges is None or (isinstance(ranges, Mapping) and set(ranges) <= set(keys)):

@@ -60,6 +60,7 @@ class SumThenFinalizeFactory(UnweightedAggregationFactory):
 
         @tf_computation(value_type)
         def start(zeros: TensorStructure) -> TensorStructure:
+            """The total before the first round: the user's initial value in the types of the zeros, or the zeros."""
             try:
                 return zeros if initial is None else tf.nest.map_structure(_cast, zeros, initial)
             except (TypeError, ValueError) as error:

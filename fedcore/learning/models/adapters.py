@@ -125,6 +125,7 @@ def with_base(model: ModelFn, base: str | os.PathLike | keras.Model | ModelWeigh
             which the frozen weights are taken.
     Raises:
         InvalidValue: the base has other shapes than the model's frozen weights, or the file holds no base.
+        TypeMismatch: `base` is none of these.
         OSError: the file cannot be read.
     Example:
         >>> def lora_keras_model():

@@ -266,7 +266,12 @@ _Gradients = _Stacked | _OuterProducts | _Rows
 def _gradients_by_weight(
     kinds: Sequence[type | None], stacked: Iterator[list[tf.Tensor]], weights: Sequence[tf.Tensor]
 ) -> list[_Gradients]:
-    """The gradients by the weights that the loss depends on."""
+    """The gradients of each example, for each weight that the loss depends on.
+
+    Args:
+        kinds: for each weight the class of its gradient, None if the loss does not depend on it.
+        stacked: for each other weight [gradients], or [values, indices] of an embedding, stacked over examples.
+    """
     result: list[_Gradients] = []
     for weight in (w for w, kind in zip(weights, kinds, strict=True) if kind is not None):
         gradients, *indices = next(stacked)
@@ -279,7 +284,10 @@ def _gradients_by_weight(
 
 
 def _outer_products(gradients: tf.Tensor) -> _OuterProducts | None:
-    """Gradients as outer products, if a product of vectors computes each."""
+    """The factors of gradients [examples, n, m] that a batched matrix product [n, 1] @ [1, m] computes; else None.
+
+    Reads them from the graph: the operation behind `gradients`, before Identity and EnsureShape.
+    """
     op: Any = gradients.op
     while op.type in ("Identity", "EnsureShape"):
         op = op.inputs[0].op
@@ -287,7 +295,7 @@ def _outer_products(gradients: tf.Tensor) -> _OuterProducts | None:
         return None
     factors = []
     for factor, transposed, axis in zip(op.inputs, ("adj_x", "adj_y"), (2, 1), strict=True):
-        inner = 3 - axis if op.get_attr(transposed) else axis
+        inner = 3 - axis if op.get_attr(transposed) else axis  # the contracted axis; `transposed` swaps axes 1 and 2
         if factor.shape.rank != 3 or factor.shape[inner] != 1:
             return None
         factors.append(tf.squeeze(factor, inner))

@@ -92,7 +92,18 @@ def _prepare(
     labels: TensorStructure,
     predictions: TensorStructure,
 ) -> MetricLike | list | dict | None:
-    """Metrics as `compile` takes them: functions without arguments are called, and dicts of one output's are lists."""
+    """Metrics of one argument of `compile` in a structure that Keras takes, each made by `_make`.
+
+    For a model of one output that is a list; a dict gives names to its metrics, unless it has lists of metrics or a
+    single metric under the output's name. For several outputs it has the structure of the predictions, or is a dict by
+    the names of outputs.
+
+    Args:
+        what: the argument, `metrics` or `weighted_metrics`.
+        labels, predictions: symbolic, of all outputs.
+    Raises:
+        TracingError: an entry is no metric; or, with several outputs, a key of a dict is none of them.
+    """
     if not spec:
         return None
     outputs = keras.tree.flatten(predictions)

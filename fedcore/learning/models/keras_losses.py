@@ -47,15 +47,18 @@ def compile_losses(
 class CheckedLoss(keras.losses.Loss):
     """A loss as `compile` takes it, which checks the shapes that it is called with.
 
+    Args:
+        spec: the loss as the user gave it. Which loss the names of `_BY_SHAPE` mean is known at the first call only.
+        who: the loss in messages.
     Attributes:
-        labels_id: the identity of the labels of the latest call.
+        labels_id: the identity of the labels of the latest call, by which `check_labels_of_sample` finds its loss.
     """
 
     def __init__(self, spec: str | Callable, who: str) -> None:
         self._given, self._who = spec, who
         self.labels_id: int | None = None
-        self._units: int | None = None
-        self._checked: list[list[str]] = []
+        self._units: int | None = None  # size of the last axis of the latest call's predictions
+        self._checked: list[list[str]] = []  # shapes of labels and predictions of calls that passed the check
         by_shape = isinstance(spec, str) and spec.lower() in _BY_SHAPE
         loss: Any = None if by_shape else _resolve(spec)
         super().__init__(name=spec if by_shape else loss.name)
@@ -96,7 +99,7 @@ class CheckedLoss(keras.losses.Loss):
 class JointLoss(keras.losses.Loss):
     """A single loss of all outputs of a model together, used in place of the result of `compile_losses`."""
 
-    metrics = ()
+    metrics = ()  # Keras reads it of the loss of a compiled model
 
     def __init__(self, loss: str | Callable) -> None:
         self._loss = _resolve(loss)

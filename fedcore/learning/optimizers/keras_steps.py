@@ -78,10 +78,14 @@ class KerasSteps(Optimizer):
         own_end = self._is_own and _overrides(keras_optimizer, "finalize_variable_values")
         self.averages_weights = bool(keras_optimizer.use_ema) or own_end
         self._pure_class = private_api_keras.pure_class(type(keras_optimizer))
-        self._built: Callable = functools.lru_cache(maxsize=8)(self._build)
+        self._built: Callable = functools.lru_cache(maxsize=8)(self._build)  # by the specs of the weights
 
     def _unbuilt(self, optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-        """An optimizer of the same configuration without variables; Keras' own classes have no other attributes."""
+        """An optimizer of the same configuration without variables.
+
+        Raises:
+            FedcoreError: its class is the user's own, which may have attributes beside its configuration.
+        """
         if self._is_own:
             raise FedcoreError(
                 f"{self._name} has been built, for the variables of a model: its state is not that of a round\n"
@@ -105,7 +109,13 @@ class KerasSteps(Optimizer):
 
     @contextlib.contextmanager
     def _object(self, built: _Built | None = None) -> Iterator[Any]:
-        """The optimizer itself, built or not, assigning by `keras.Variable`; afterwards it is as it was."""
+        """The optimizer itself, built or not, assigning by `keras.Variable`; afterwards it is as it was.
+
+        A lock keeps other threads out, since attributes and class of the user's object change meanwhile.
+
+        Args:
+            built: the attributes that the optimizer has inside. Default: those before its `build`.
+        """
         optimizer: Any = self._optimizer
         with _stepping, self._errors():
             before, cls = AttributeSnapshot(optimizer), type(optimizer)
@@ -119,6 +129,11 @@ class KerasSteps(Optimizer):
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
+        """Inside, an error of an optimizer of the user's own class becomes a `FedcoreError` that names a fix.
+
+        So does the error of any optimizer that reads the name of a weight without one. Errors of fedcore, of
+        TensorFlow's kernels and of Keras' own classes pass as they are.
+        """
         try:
             yield
         except private_api_keras.NamelessWeight:
@@ -140,6 +155,7 @@ class KerasSteps(Optimizer):
             ) from error
 
     def _build(self, specs: tuple) -> _Built:
+        """The optimizer built for weights of some (shape, dtype); `self._built` caches it."""
         with tf.init_scope():
             values = [self._first_value(shape, dtype, seed) for seed, (shape, dtype) in enumerate(specs)]
             built = self._built_on(values)
