@@ -99,6 +99,10 @@ def _bounding_factory(
 
     Where values cross in the clear, the server applies it once more, to values whose norm exceeds the limit by more
     than rounding does, as those of a client that lies.
+
+    Args:
+        norm: the limit, or an `EstimationProcess` that adapts it to the norms of the clients' values.
+        name, count: as in state and measurements: `clipping` and `clipped_count`.
     """
     adaptive = isinstance(norm, EstimationProcess)
     norm = python_scalar(norm)
@@ -143,6 +147,10 @@ def _bounding_factory(
             return federated_zip(states(norm_state, inner_state, count_state))
 
         def body(state: Value, value: Value, weights: tuple[Value, ...]) -> MeasuredProcessOutput:
+            """A round: bounds the values, aggregates them, and counts the values that were changed.
+
+            Rechecks values and weights if the inner aggregation adds in the clear, and counts if their sum does.
+            """
             norm_state = state[f"{name}_norm"]
             limit = norm.report(norm_state) if adaptive else federated_eval(fixed, SERVER)
             shared = federated_broadcast(limit)

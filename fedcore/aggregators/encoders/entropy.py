@@ -123,7 +123,7 @@ def entropy() -> Encoder:
 
 
 def _lanes(count: int) -> tuple[int, int]:
-    """(lanes, rows); the rows are an even number."""
+    """(lanes, rows) for the symbols of `count` numbers; the rows are an even number."""
     symbols = -(-count // 2)
     lanes = -(-symbols // _ROWS)
     rows = -(-symbols // lanes)
@@ -171,7 +171,11 @@ def _from_int32(numbers: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
 
 
 def _tokens(numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """(tokens; the least number; 0, or one more than the number of lower bits that are sent as they are)."""
+    """(tokens; the least number; the mode).
+
+    Mode 0: the numbers are within 32 of each other; a token is a number minus the least. Mode 1 to 28: a token is a
+    number without its lower mode - 1 bits, which are sent as they are, or `_ESCAPE` for a number far from 0.
+    """
     least = tf.reduce_min(numbers)
     spread = tf.bitcast(tf.reduce_max(numbers) - least, tf.uint32)
 
@@ -332,7 +336,13 @@ def _stream(entries: tf.Tensor, first_bit: int) -> tuple[Words, tf.Tensor]:
 
 
 def _head(origin: tf.Tensor, costs: tf.Tensor, mode: tf.Tensor, lane_bits: tf.Tensor) -> Words:
-    """The code's first words: the least number; 32 costs of 8 bits; the mode and the lanes' bits, 16 bits each."""
+    """The code's first words: the least number; 32 costs of 8 bits; 16 bits each for the mode and each lane's bits.
+
+    Args:
+        origin, mode: the least number and the mode, as `_tokens` returns them.
+        costs: int32 [32].
+        lane_bits: int32 [lanes]: the number of bits of each lane.
+    """
     lanes = int(lane_bits.shape[0])
     fields = tf.concat([tf.reshape(origin, [1]), costs, tf.reshape(mode, [1]), lane_bits], 0)
     widths = np.array([32] + [8] * _TOKENS + [16] * (1 + lanes), np.int32)
@@ -340,7 +350,10 @@ def _head(origin: tf.Tensor, costs: tf.Tensor, mode: tf.Tensor, lane_bits: tf.Te
 
 
 def _parse_head(head: tf.Tensor, lanes: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """(least number, costs, mode, bits of the lanes)."""
+    """The fields that `_head` writes: (least number, int32 [32] costs, mode, int32 [lanes] bits of each lane).
+
+    A mode is at most 28, see `_tokens`; a head that was altered in transit may have a larger one.
+    """
     costs = tf.bitwise.bitwise_and(
         tf.bitwise.right_shift(head[1 : 1 + _TOKENS // 4, None], np.arange(0, 32, 8, dtype=np.int32)), 0xFF
     )

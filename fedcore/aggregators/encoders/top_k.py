@@ -9,7 +9,11 @@ from fedcore.scalars import real_number
 
 
 class TopK(Encoder):
-    """See `top_k`."""
+    """See `top_k`.
+
+    Types: codes of n numbers: (values of the k elements, int32 [k] places as `Integers`). Places that take more than
+    `MAX_BITS` bits are two `Integers`, of their lower `MAX_BITS` bits and of the bits above.
+    """
 
     kind, name = "numeric", "top_k"
 
