@@ -99,6 +99,7 @@ class StageFlow:
 
 
 def _kept_type(op: Operation) -> Type | None:
+    """The type of the value that a fold or a collect leaves for each client; None if it leaves none."""
     if op.kind == "collect":
         return member_of(op.type)
     if not op.attributes.get("keeps"):

@@ -60,11 +60,11 @@ class _Needs:
         self.count = 0
         """The number of needed leaves of all values."""
         self._types = types
-        self._found: dict[str, set[int]] = {}
+        self._needed: dict[str, set[int]] = {}
         self._frozen: dict[str, Leaves] = {}
 
     def add(self, name: str, leaves: Leaves) -> None:
-        needed_leaves = self._found.setdefault(name, set())
+        needed_leaves = self._needed.setdefault(name, set())
         old_count = len(needed_leaves)
         needed_leaves.update(leaves)
         if len(needed_leaves) > old_count:
@@ -75,14 +75,14 @@ class _Needs:
 
     def of(self, name: str) -> Leaves:
         if name not in self._frozen:
-            self._frozen[name] = frozenset(self._found.get(name, NOTHING))
+            self._frozen[name] = frozenset(self._needed.get(name, NOTHING))
         return self._frozen[name]
 
     def within(self, name: str, start: int, type_: Type) -> Leaves:
-        return within(self._found.get(name, NOTHING), start, type_)
+        return within(self._needed.get(name, NOTHING), start, type_)
 
     def all(self) -> Live:
-        return {name: self.of(name) for name in self._found}
+        return {name: self.of(name) for name in self._needed}
 
 
 @attrs.frozen(eq=False)
@@ -278,6 +278,7 @@ class Liveness:
                 need(name, leaves)
 
     def _add_needs_of_fold(self, op: Operation, operands: list, stages: list, needs: "_Needs") -> None:
+        """Adds what a fold needs: leaves of its operands, and leaves of the partial that its accumulation reads."""
         needed, need = needs.of, needs.add
         zero, stage = stages
         partial, *kept_types = elements_of(stage.result_type) if op.attributes.get("keeps") else (stage.result_type,)

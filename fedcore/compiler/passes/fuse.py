@@ -184,8 +184,8 @@ def _units(function: Function, runs: list[list[Operation]]) -> list[list[Operati
     return [unit_of[name] for name in sorter.static_order()]
 
 
-def _leaves(function: Function, op: Operation, inside: set[str], users: Users) -> bool:
-    """Whether the result of the operation is used outside of its run."""
+def _is_used_outside(function: Function, op: Operation, inside: set[str], users: Users) -> bool:
+    """Whether the result of the operation is used outside of its run, whose operations are `inside`."""
     return function.result == Ref(op.name) or any(user.name not in inside for user in users.get(op.name, []))
 
 
@@ -196,7 +196,8 @@ def _is_fold_stage(function: Function) -> bool:
 def _find_open_structs(function: Function, run: list[Operation], output_names: set[str]) -> list[Operation]:
     """The structs of the client contribution, which are put together outside of the graph so that their parts show.
 
-    Their operands are added to the wanted operations.
+    Args:
+        output_names: the operations of the run whose results the graph returns; gets the operands of the structs.
     """
     if not _is_fold_stage(function):
         return []
@@ -215,14 +216,16 @@ def _partial(function: Function) -> str | None:
 
 
 class _Fusion:
+    """Fuses the runs of all functions of a planned module; `run` returns the new module."""
+
     def __init__(self, module: Module) -> None:
         self.module = module
         self.target = ModuleBuilder(module.stage)
         self.target.blobs.update(module.blobs)
-        self.names: dict[str, str] = {}
+        self.names: dict[str, str] = {}  # of functions and graphs: by the name in `module`, the name in `target`
         types = module.main.types()
         self.broadcasts: dict[str, int] = {}  # by stage of a fold the number of broadcasts among its operands
-        self.recomputed: dict[str, Set[str]] = {}
+        self.recomputed: dict[str, Set[str]] = {}  # by stage of a fold, see `ClientCut.recomputed`
         for op in module.main.operations:
             if op.kind == "fold":
                 operands = [types[o.name] for o in op.operands if isinstance(o, Ref)]
@@ -251,6 +254,7 @@ class _Fusion:
         return builder.symbol(self.names[name])
 
     def _function(self, function: Function) -> str:
+        """Adds a function to the target with a call of a graph in place of each run; returns its name there."""
         builder = Builder(self.target, locate=lambda: None)
         bindings = {p.name: builder.parameter(p.name, p.type) for p in function.parameters}
         keys, users = self._keys(function), _users(function)
@@ -285,9 +289,15 @@ class _Fusion:
         *,
         dependent: bool,
     ) -> None:
-        """Replaces a run by one call; binds the results that are used outside of the run."""
+        """Replaces a run by one call; binds the results that are used outside of the run.
+
+        Args:
+            bindings: by the names of `function`, the values of `builder`; gets the results of the run.
+            users: see `_users`.
+            dependent: whether the run depends on the partial.
+        """
         inside = {op.name for op in run}
-        output_names = {op.name for op in run if _leaves(function, op, inside, users)}
+        output_names = {op.name for op in run if _is_used_outside(function, op, inside, users)}
         opened = _find_open_structs(function, run, output_names) if not dependent else []
         output_names -= {op.name for op in opened}
         outputs = []

@@ -123,6 +123,7 @@ class _Partition:
         self.planned = dce(self.target.build())
 
     def _bind(self, value: Value, tree: PlacedTree) -> None:
+        """Notes the value in main of a parameter's node, or of each node of its struct."""
         if isinstance(tree, PlacedValue):
             self.placed[tree] = value
             return
@@ -208,6 +209,10 @@ class _Partition:
     # The server.
 
     def _server_stage(self, depth: int, nodes: list[PlacedValue]) -> None:
+        """Emits the server stage of a depth, unless nothing outside of it needs a result.
+
+        An aggregation is the report of its merged partial, which the client stage before has emitted.
+        """
         work = [n for n in nodes if not n.is_constant or self._leaves_server(n, depth)]
         outputs = [n for n in work if self._leaves_server(n, depth)]
         if not outputs:
@@ -234,6 +239,10 @@ class _Partition:
     # The clients.
 
     def _client_stage(self, depth: int, nodes: list[PlacedValue]) -> None:
+        """Emits the broadcasts and the client stage of a depth.
+
+        A stage that accumulates the aggregations of the next depth is folded; any other stage is collected.
+        """
         self._send([n for n in nodes if n.is_sent])
         reported = self.flow.at_depth(depth + 1)
         aggregations = [_Aggregation.of(n) for n in reported if n.is_aggregation]
@@ -453,10 +462,10 @@ class _Local:
         self.owner = owner
         self.where = where
         self.builder = Builder(owner.target, locate=lambda: None)
-        self.known: dict[PlacedValue, Value] = {}
+        self.known: dict[PlacedValue, Value] = {}  # by node, its value in the stage
         self.partial: Value | None = None
         self._outer: dict[int, tuple[Value, Value]] = {}  # (value in main, parameter), by the id of the value
-        self._taken: set[str] = set()
+        self._taken: set[str] = set()  # names of parameters
 
     def argument(self, outer: Value, name: str | None = None) -> Value:
         """The parameter for a value of main."""
