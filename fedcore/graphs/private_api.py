@@ -561,6 +561,8 @@ def functions_traced_anew() -> contextlib.AbstractContextManager:
 
 @functools.cache
 def _trace_anew() -> None:
+    """Replaces the `__call__` of `tf.function`, once a process; calls outside of the scope are as before."""
+
     def anew(call: Callable) -> Callable:
         return lambda function, *args, **kwargs: call(
             function._clone(None) if _traces_anew.get() else function, *args, **kwargs

@@ -142,6 +142,7 @@ def _if_wide(
 
 
 def _count_int32(spec: tf.TensorSpec) -> int:
+    """How many numbers `_as_int32` makes of a value."""
     return math.prod(spec.shape) * max(1, spec.dtype.size // 4)
 
 
@@ -159,6 +160,7 @@ def _as_int32(value: tf.Tensor) -> tf.Tensor:
 
 
 def _from_int32(numbers: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+    """The value of which `_as_int32` made the numbers."""
     if spec.dtype.size < 4 and spec.dtype.is_integer:
         return tf.cast(tf.reshape(numbers, spec.shape), spec.dtype)
     if spec.dtype.size < 4:

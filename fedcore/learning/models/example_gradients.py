@@ -126,6 +126,7 @@ def clipped_sums(
     count, kinds = tf.shape(leaves[0])[0], list[type | None]()
 
     def work(number: tf.Tensor) -> tuple[list, list]:
+        """(gradients of one example as in `_gradients_by_weight`, what it adds to the metrics); notes `kinds`."""
         single = tf.nest.pack_sequence_as(batch, [tf.gather(leaf, number)[tf.newaxis] for leaf in leaves])
         start = model.initial_metrics()
         with tf.GradientTape() as tape:
@@ -139,6 +140,7 @@ def clipped_sums(
         return tensors, [new - old for new, old in zip(*map(tf.nest.flatten, (metrics, start)), strict=True)]
 
     def work_without_loops(number: tf.Tensor) -> tuple[list, list]:
+        """As `work`, but raises `_HasLoops` if the model's graph has a loop."""
         graph = tf.compat.v1.get_default_graph()
         first = len(graph.get_operations())
         result = work(number)
@@ -147,6 +149,7 @@ def clipped_sums(
         return result
 
     def clipped(tensors: list, changes: list) -> list[tf.Tensor]:
+        """The sums over examples of clipped gradients, then of metric states, from the stacked results of `work`."""
         gradients = _gradients_by_weight(kinds, iter(tensors), trainable)
         squares = tf.add_n([tf.cast(g.squared_norms(), tf.float64) for g in gradients])
         is_finite = tf.math.is_finite(squares)

@@ -132,6 +132,11 @@ def check_labels_of_sample(losses: keras.losses.Loss, labels: TensorStructure, s
 
 
 def _resolve(spec: str | Callable) -> keras.losses.Loss:
+    """The object that Keras makes of a loss.
+
+    Raises:
+        TracingError: Keras has no loss of this name, or the loss is a class that takes arguments.
+    """
     try:
         return private_api_keras.loss_object(spec)
     except ValueError:

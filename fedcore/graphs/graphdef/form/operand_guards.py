@@ -149,6 +149,7 @@ def _node_source(name: str, by_name: Mapping[str, node_def_pb2.NodeDef]) -> _Sou
 
 
 def _tensor_source(tensor: tf.Tensor | Value) -> _Source | None:
+    """The source of a tensor, `Const` if its value is known statically; None for an argument of a region."""
     if isinstance(tensor, Value):
         value, node = static_value(tensor), tensor.node
         if value is None:

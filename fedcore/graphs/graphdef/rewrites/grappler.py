@@ -73,6 +73,7 @@ def without_function_optimisation(*, fuses: bool = False) -> Iterator[None]:
 
 
 def _config(*, arithmetic: bool, folding: bool) -> config_pb2.ConfigProto:
+    """Settings of Grappler; `arithmetic` and `folding` switch its arithmetic optimiser and its constant folding."""
     config = config_pb2.ConfigProto()
     rewrites = config.graph_options.rewrite_options
     rewrites.meta_optimizer_iterations = 2
