@@ -75,8 +75,8 @@ def cut_prints(
         graph_def: the GraphDef of `graph`. Afterwards it lacks the operands that only prints read.
         arguments, seed: names of the placeholders of the graph's arguments and of its seed.
     Raises:
-        TracingError: a print stands in a function that TensorFlow rewrites (`tf.vectorized_map`), or that an operation
-            runs as a whole (`Dataset.map`), so that `graphs.stages.client_values` cannot run it node by node.
+        TracingError: a print stands in a function that TensorFlow rewrites, as `tf.vectorized_map` does; or in one
+            of an operation other than `_RUN_NODE_BY_NODE`, which `graphs.stages.client_values` cannot run node by node.
     """
     if not prints.nodes and not prints.are_imported:
         return None
