@@ -105,10 +105,10 @@ class ClientWork:
         )
 
     def drawn(self, index: int, client: tuple) -> tuple:
-        """A client's values in which the random maps of sequences have been applied; the same object without such maps.
+        """Applies the random maps in a client's sequences, whose draws follow the call's seed and the client's index.
 
         Args:
-            index: the client's index.
+            client: the client's values, one for each cohort; returned as it is if no map draws.
         """
         if not any(getattr(leaf, "draws", False) for leaf in flatten(client)):
             return client

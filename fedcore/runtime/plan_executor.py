@@ -185,10 +185,15 @@ def _with_tensors(value: Any, tensors: Iterator[tf.Tensor]) -> Any:
 
 
 def _with_operands(result: Any, realized: Realized, operands: list) -> Any:
-    """The result with the operands themselves in place of the leaves that are operands.
+    """Replaces the leaves that the stage returns unchanged by its operands.
 
-    TensorFlow gives such a leaf as another tensor object, by which nothing that is kept by identity would be found.
-    Cached results are without operands, since a cached operand would never end.
+    TensorFlow returns such a leaf as a new tensor object, so caches that are keyed by identity would miss it. A leaf
+    on another device than its operand stays. Replace after the cache of results: a result that held an operand would
+    keep its own key alive, so the entry would never end.
+
+    Args:
+        result: nested tuple of tensors.
+        operands: the stage's tensors without the seed.
     """
     if not realized.unchanged:
         return result

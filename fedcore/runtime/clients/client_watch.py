@@ -30,7 +30,7 @@ from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.clients.debugger import open_debugger
 
 MAX_RECORDED_BYTES = 256 * 2**20
-"""Bytes of the values of one call that are recorded; of later values only the figures are."""
+"""The most bytes of arrays that one call records; values behind them are recorded without their arrays."""
 
 
 @attrs.frozen
@@ -81,7 +81,7 @@ class WatchedValue:
     not_finite: int
 
     def figures(self) -> dict[str, Any]:
-        """The value as a recording has it."""
+        """The fields for the recording of a call; `entries` is a text with the first and last entries of the array."""
         entries = "" if self.value is None else _format(self.value)
         return {
             "round": self.place.round,
@@ -219,7 +219,7 @@ def traced_clients() -> list[int]:
 
 
 def round_of(arguments: Collection[Any]) -> int | None:
-    """The number of the round, of the first argument that has one, as states of learning do."""
+    """The round number of the first argument with a scalar `round`, such as a learning state; None if none has one."""
     for argument in arguments:
         number = getattr(argument, "round", None)
         if number is not None and not callable(number) and np.ndim(number) == 0:
@@ -250,7 +250,7 @@ class WatchedStage:
         return self._watch is not None or self._prints or bool(self._breakpoints)
 
     def show(self, clients: ClientSlice) -> None:
-        """Computes clients of a slice again, those that are watched, or may print or stop."""
+        """Replays the clients of a slice that are watched, print, or may stop at a breakpoint, each alone."""
         work, ids = self._work, self._work.client_ids
         seeds = clients.seeds(work.seed)
         for index, client, seed in zip(clients.present, clients.values, seeds, strict=True):
@@ -278,7 +278,7 @@ class _Printer:
         self._values: dict[str, list[tf.Tensor]] = collections.defaultdict(list)  # by the number of a breakpoint
 
     def write(self) -> None:
-        """Writes the lines at once, so that those of clients in other threads stand before or behind."""
+        """Writes all lines in one call, so that they do not mix with the lines of clients in other threads."""
         sys.stdout.write("".join(self._lines))
         self._lines.clear()
 
@@ -301,7 +301,7 @@ class _Printer:
 
 
 def _moment(step: int | None, iterations: Sequence[int]) -> str:
-    """The step and the iterations of loops, behind the client in a message."""
+    """The end of a message's place: `, step 3, iteration 0.2`; empty outside of loops."""
     numbers = ".".join(map(str, iterations))
     return ("" if step is None else f", step {step}") + (f", iteration {numbers}" if numbers else "")
 

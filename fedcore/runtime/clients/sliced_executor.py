@@ -305,6 +305,7 @@ class _Run:
         return partial, [kept_values.get(i) for i in range(clients)] if keeps else []
 
     def _partial(self) -> object:
+        """The partial of all clients, zeros if there are none, with the secure sums if masks hid them."""
         partial = self.results.tree.result() if self.source.clients else ABSENT
         if partial is ABSENT:
             partial = self.partials.zero()
@@ -335,9 +336,9 @@ class _Run:
             return self.reader.read(unread)
 
     def _result_of(self, number: int, unread: UnreadRun) -> SliceResult | None:
-        """The result of the clients of a run that do not fail; None if all fail."""
+        """Has executor `number` compute a run: the result of the clients that do not fail; None if all fail."""
         run = self.runs[number]
-        if unread.losses > MAX_LOSSES:
+        if unread.losses > MAX_LOSSES:  # a client of it may end workers: then find this client and drop it, or raise
             run = functools.partial(self.faults.survivors, functools.partial(_insist, run))
         if self.secure is None:
             clients = self._read(unread)
@@ -357,7 +358,11 @@ class _Run:
 
 
 def _insist(run: Run, clients: ClientSlice) -> SliceResult | None:
-    """The result of a run whose worker ended before. If further workers end, the run fails."""
+    """Runs a slice whose workers have ended, on further workers.
+
+    Raises:
+        ExecutionError: `MAX_LOSSES` + 1 further workers ended. To a `FaultPolicy` this is a failure of the clients.
+    """
     for _ in range(MAX_LOSSES):
         with contextlib.suppress(WorkerEnded):
             return run(clients)

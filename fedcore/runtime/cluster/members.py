@@ -104,13 +104,13 @@ class Members:
         return self.ready
 
     def successor(self, excluded: Collection[Member]) -> Member | None:
-        """A worker that has started and is none of those taken; None if there is none now."""
+        """A worker that has started and is not excluded; None if there is none now."""
         with self._lock:
             self._join()
             return next((m for m in self._ready if m not in excluded), None)
 
     def least_busy(self, than: Member, stop: Stop) -> Member:
-        """The worker with the fewest requests, in the place of one that has ended; waits until one is ready.
+        """The worker with the fewest requests, to replace the ended worker `than`; waits until one is ready.
 
         Raises:
             ClusterLost: none has started within `START_S`.
@@ -142,6 +142,7 @@ class Members:
             self._ready, self._starting = [], []
 
     def _room(self) -> str:
+        """The resources of the cluster and of a worker, for messages."""
         have = {name: number for name, number in ray.cluster_resources().items() if name in ("CPU", "GPU")}
         wants = (
             f"cpus_per_worker={self._settings.cpus_per_worker:g}, gpus_per_worker={self._settings.gpus_per_worker:g}"
@@ -149,6 +150,7 @@ class Members:
         return f"the cluster has {brief(have)}, and a worker needs {wants}"
 
     def _target(self) -> int:
+        """The number of workers wanted: `num_workers`, or as many as fit on the nodes that are alive."""
         if self._settings.num_workers is not None:
             return self._settings.num_workers
         return sum(self._fitting(node["Resources"]) for node in ray.nodes() if node["Alive"])
@@ -158,6 +160,7 @@ class Members:
         return min(int(resources.get(name, 0) // number) for name, number in needs.items() if number)
 
     def _grow(self) -> None:
+        """Starts the workers that are missing, and ends starting ones beyond the target. The caller holds the lock."""
         if self._closed:
             return
         target = self._target()
@@ -175,7 +178,11 @@ class Members:
         return Member(next(self._numbers), actor, [actor.describe.remote(), actor.node.remote()])
 
     def _wait(self, stop: Stop) -> None:
-        """Waits a little for workers that start."""
+        """Waits at most 0.2 s for all workers that start, and takes in those that have started.
+
+        Raises:
+            Stopped: the call was stopped.
+        """
         if stop.is_stopped:
             raise Stopped("the call was stopped")
         with self._lock:
@@ -188,7 +195,7 @@ class Members:
             self._join()
 
     def _join(self) -> None:
-        """Moves workers that have started, or failed to, out of `_starting`."""
+        """Moves workers that have started to `_ready`, and drops those that failed to. The caller holds the lock."""
         if not self._starting:
             return
         starting = [m.described[-1] for m in self._starting]

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from fedcore.runtime.network.secure_sums import NetworkSums
 
 MAX_REQUESTS = 64
-"""Sites that are asked at once."""
+"""The most sites that are asked at once."""
 
 MAX_REPLY_BYTES = 2**24
-"""Of a reply, beside the tensors that a client sends."""
+"""The most bytes of a reply, not counting the tensors that a client sends."""
 
 _POLL_S = 0.1
 MAX_SENT = 4096
@@ -76,7 +76,7 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
     Args:
         timeout_s: seconds until a site must have replied.
         signatures: digest of a plan -> its signature.
-        retry_wait_s: seconds for which an offline site is waited for, and that lie between two tries of a client.
+        retry_wait_s: seconds to wait for a site that is offline, and between two tries of a client.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
         super().__init__([self._sites], self._threads, on_client_failure=on_client_failure, secure=secure)
 
     def slice_size(self, work: ClientWork) -> int:
-        """A client, since each has a site of its own."""
+        """Always 1 client, since each has a site of its own."""
         if self.secure is not None and work.secure and work.block != 1:
             raise FedcoreError(
                 f"the plan of @{work.stage} folds {work.block} clients at a time, but masks hide the partial of each: "
@@ -171,7 +171,7 @@ class _Sites:
         self.stages: dict[int, _Stage] = {}
         self._own = environment()
         self.runs: IdentityCache[str] = IdentityCache(MAX_RUNS)
-        """By the report of a call its identifier, which its stages share."""
+        """Report of a call -> the identifier of the call, which sites see and all stages of the call share."""
         self._sent: LruEntries[tuple[str, str], bool] = LruEntries(MAX_SENT * max(1, len(exchange.sites)))
 
     def prepare(self, work: ClientWork, report: Report, stop: Stop) -> Callable[[ClientSlice], SliceResult]:

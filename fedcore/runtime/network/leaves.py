@@ -27,16 +27,16 @@ _NUMPY = {"bool", "float16", "float32", "float64", "int8", "int16", "int32", "in
 """Dtypes that cross as they are; others cross as bytes, with the item's size as the last dimension."""
 
 MAX_RANK = 8
-"""Of a tensor of texts, whose shape is an array of the message."""
+"""The highest rank of a tensor of texts, whose shape is an array of the message."""
 
 _PARTS_OF_TEXTS = ".ends", ".shape"
-"""Behind the name of the array of bytes."""
+"""Suffixes of the arrays beside the array of bytes; see `_texts`."""
 
 _ROWS = ".rows"
-"""Behind the name of the array of rows."""
+"""Suffix of the array with the numbers of the rows."""
 
 CHUNK = 1 << 16
-"""Integers whose bits are packed at once: whole bytes of them."""
+"""Integers whose bits are packed at once; a multiple of 8, so that their bits fill whole bytes."""
 
 
 def array_names(type_: Type, prefix: str) -> set[str]:
@@ -114,6 +114,11 @@ def from_arrays(
 
 
 def _from_stored(arrays: Mapping[str, np.ndarray], name: str, type_: TensorType) -> np.ndarray:
+    """A leaf that crosses whole, in the dtype of its type; the caller checks its shape.
+
+    Raises:
+        MalformedMessage: the array has another dtype, or a value that the dtype does not have.
+    """
     stored, dtype = arrays[name], type_.dtype
     if dtype.name == "str":
         return _texts(stored, arrays.get(f"{name}.ends"), arrays.get(f"{name}.shape"))
@@ -165,7 +170,7 @@ def _from_rows(values: np.ndarray, rows: np.ndarray, type_: TensorType) -> np.nd
 
 
 def _packed(integers: np.ndarray, width: int) -> np.ndarray:
-    """The lowest bits of integers, one number after another."""
+    """The lowest `width` bits of each integer, one integer after another, little-endian: uint8 [bytes]."""
     words, parts = integers.reshape(-1), [np.zeros(0, np.uint8)]
     for start in range(0, len(words) if width else 0, CHUNK):
         rows = words[start : start + CHUNK].astype("<u8").view(np.uint8).reshape(-1, 8)
@@ -174,10 +179,14 @@ def _packed(integers: np.ndarray, width: int) -> np.ndarray:
 
 
 def _unpacked(data: np.ndarray, type_: TensorType, range_: SecureRange) -> np.ndarray:
-    """The integers of `_packed`.
+    """The inverse of `_packed`: an array of the type's shape and dtype.
 
+    Chunks start at whole bytes, since `CHUNK` is a multiple of 8.
+
+    Args:
+        range_: its `bits` are the width of a packed integer.
     Raises:
-        MalformedMessage: the bytes are no integers of the range.
+        MalformedMessage: `data` has another dtype or size, or an integer is outside the range.
     """
     sizes, width = [size or 0 for size in type_.shape or ()], range_.bits(type_.dtype.numpy)
     words = np.zeros(math.prod(sizes), "<u8")
@@ -210,7 +219,7 @@ def _code_size(head: np.ndarray, room: int) -> int:
 
 
 def _codes(data: np.ndarray, type_: TensorType) -> np.ndarray:
-    """The codes of a type, of their used bytes.
+    """The inverse of `_used_bytes`: uint8 [..., n], with zeros behind the end of each code.
 
     Raises:
         MalformedMessage: the bytes are no such codes.
@@ -230,6 +239,15 @@ def _codes(data: np.ndarray, type_: TensorType) -> np.ndarray:
 
 
 def _texts(data: np.ndarray, ends: np.ndarray | None, shape: np.ndarray | None) -> np.ndarray:
+    """Texts as an array of bytes objects.
+
+    Args:
+        data: uint8 [bytes]: the texts, one after another.
+        ends: int64 [texts]: for each text the position in `data` behind it.
+        shape: int64 [rank]: the shape of the array.
+    Raises:
+        MalformedMessage: these do not fit together.
+    """
     is_valid = (
         ends is not None
         and shape is not None

@@ -43,6 +43,7 @@ class ClientStageOf:
 
     @property
     def _parameters(self) -> list:
+        """The types of the stage's parameters behind the partial: the broadcasts, then the client's values."""
         stage = self.work.module.function(self.work.stage)
         return [p.type for p in stage.parameters[0 if self.work.zero is None else 1 :]]
 
@@ -169,7 +170,7 @@ class ClientSums:
         self._fold = fold
         self._block = block
         self._tree = MergeTree(merge)
-        self._blocks: dict[int, dict[int, Any]] = {}
+        self._blocks: dict[int, dict[int, Any]] = {}  # blocks that lack clients: block -> client's index -> sent value
         self._lock = threading.Lock()
 
     def add(self, index: int, sent: Any, height: int = 0) -> None:
@@ -177,7 +178,7 @@ class ClientSums:
 
         Args:
             index: the client's.
-            height: 0, that of a client.
+            height: always 0, a client's; `MergeTree.add` takes other heights.
         """
         number = index // self._block
         with self._lock:
@@ -199,6 +200,7 @@ class ClientSums:
         return self._tree.result()
 
     def _partial(self, number: int, clients: dict[int, Any]) -> Any:
+        """The partial of a block; ABSENT if all its clients are left out."""
         if all(sent is ABSENT for sent in clients.values()):
             return ABSENT
         first = number * self._block

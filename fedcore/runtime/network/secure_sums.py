@@ -60,6 +60,12 @@ class NetworkSums:
         pool: ThreadPoolExecutor,
         report: Report,
     ) -> None:
+        """Runs the phases `keys` and `shares` with the sites, so it returns when each has replied or is lost.
+
+        Raises:
+            FedcoreError: the cohort names a site twice.
+            SecureSumError: the cohort has one site only, or too few sites have joined.
+        """
         names = transcript.names
         check_number(len(names))
         if len({*names}) < len(names):
@@ -73,13 +79,14 @@ class NetworkSums:
         self._merge = work.merge or ""
         self._leaves = SiteLeaves(work, len(names))
         self._terms = Terms.of(settings, len(names), tuple(self._leaves.layout))
-        self._lost: dict[int, str] = {}
-        self._joined: set[int] = set()
+        self._lost: dict[int, str] = {}  # by client, why it is not in the sum
+        self._joined: set[int] = set()  # clients whose masked integers were taken
         self._sent_bytes, self._received_bytes = dict.fromkeys(PHASES, 0), dict.fromkeys(PHASES, 0)
         self._lock = threading.Lock()
         self._server, self._inbox = self._start()
 
     def _start(self) -> tuple[MaskingServer, Mapping[int, bytes]]:
+        """Runs `keys` and `shares`; returns the server of the protocol, and its message to each client that is left."""
         key, clients = Ed25519PrivateKey.generate(), range(len(self._names))
         extra = {"server_key": np.frombuffer(key.public_key().public_bytes_raw(), np.uint8)}
         replies = self._phase(KEYS, dict.fromkeys(clients, self._terms.packed), extra, self._transcript.facts)
@@ -127,7 +134,13 @@ class NetworkSums:
         extra: Mapping[str, np.ndarray] | None = None,
         transcript: Mapping[str, Any] = _NOTHING,
     ) -> dict[int, Message]:
-        """The sites' replies in a phase; those that do not reply are lost."""
+        """The sites' replies in a phase, asked in parallel; sites that do not reply are lost.
+
+        Args:
+            messages: by client the server's message of the protocol.
+            extra: arrays that every site gets.
+            transcript: facts that every site gets.
+        """
 
         def ask(client: int, message: bytes) -> Message | None:
             arrays = {"message": np.frombuffer(message, np.uint8), **(extra or {})}
@@ -145,6 +158,7 @@ class NetworkSums:
         return {client: reply for client, reply in replies.items() if reply is not None}
 
     def _take(self, phase: int, replies: Mapping[int, Message], take: Callable[[int, bytes], None]) -> None:
+        """Gives the replies' messages to a method of the masking server; a site whose message it refuses is lost."""
         for client, reply in sorted(replies.items()):
             message = reply.arrays["message"].tobytes() if "message" in reply.arrays else b""
             with self._lock:
@@ -155,7 +169,7 @@ class NetworkSums:
                 self._lose(client, phase, str(error))
 
     def _lose(self, client: int, phase: int, why: str) -> None:
-        if phase < SURVIVORS:  # the integers of the others are in the sum
+        if phase < SURVIVORS:  # from this phase on, the integers of a site that fails are in the sum already
             self._lost[client] = f"dropped out of the secure sum in phase {PHASES[phase]}: {why}"
 
     def message(self, client: int) -> np.ndarray | None:
