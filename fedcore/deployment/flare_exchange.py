@@ -52,7 +52,7 @@ TELL_S = 10.0
 """Seconds after which a server tells for which sites it waits."""
 
 SILENT_S = 15.0
-"""A process that has not said hello for so many seconds has lost its place to a further one of its site."""
+"""Seconds without a hello after which another process of the site may take the place of a process."""
 
 
 class _Peer(Protocol):
@@ -154,8 +154,14 @@ class FlareExchange(ClosedAtExit):
     """
 
     def __init__(self, kit: Kit, sites: Sequence[str]) -> None:
+        """Starts the server's cell, and returns when it listens; `wait` waits for sites.
+
+        Raises:
+            FedcoreError: another process listens on the kit's port, or the cell does not listen.
+        """
         self._sites = tuple(sorted(sites))
         self._processes: dict[str, tuple[str, float]] = {}  # by site the process, and when it was heard last
+        # By site the requests in flight. Triggering a signal ends the wait for the reply.
         self._asked: dict[str, set[Signal]] = {site: set() for site in self._sites}
         self._changed = threading.Condition()
         self._is_closed = False

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedcore.runtime.stopping import Stop
 
 POLL_S = 0.1
-"""Seconds between two questions whether a reply is there."""
+"""Seconds between two looks for a reply, or for a node."""
 
 SOCKET = "fedcore-socket"
 """The key of the socket's path in `flower-supernode --node-config`."""
@@ -76,10 +76,10 @@ class FlowerExchange(ClosedAtExit):
         if reply.has_error():
             raise NoReply(site, f"the network has no reply: {printable(shorten(str(reply.error.reason)))}")
         record = reply.content.get(_RECORD)
-        content = record.get(_PAYLOAD) if isinstance(record, ConfigRecord) else None
-        if not isinstance(content, bytes):
+        answer = record.get(_PAYLOAD) if isinstance(record, ConfigRecord) else None
+        if not isinstance(answer, bytes):
             raise NoReply(site, "its reply is none of fedcore's")
-        return content
+        return answer
 
     def _pull(self, ids: list[str]) -> list[Message]:
         with self._lock:

@@ -304,11 +304,13 @@ class Policy:
         log.write("spent", **facts, noise=[*map(str, new)], epsilon=number, delta=self.delta)
 
     def check_run(self, plan: Module, stage: ClientStageOf, clients: int | None, log: SiteLog, *, masks: bool) -> None:
-        """Checks a run before it begins.
+        """Checks the number of clients of a sum, its masks, and the budgets of the day before a run begins.
 
         Args:
+            clients: number of clients of the sum. Under masks it is `SiteSum.least_clients`, else the number that the
+                server tells; None, if it tells none, counts as 0.
+            log: it has the runs of the day.
             masks: the site has joined the session of the run's secure sums.
-            clients: number of clients of the sum, as the server says; under masks the protocol checks it.
         Raises:
             Refusal: a rule is against the run.
         """
@@ -348,7 +350,7 @@ class Policy:
         """
         if self.bits is not None and bits > self.bits:
             raise Refusal("bits", f"the client would send {bits} bits; at most {self.bits} may leave")
-        if self.bits_per_day is not None and bits > planned_bits:  # codes
+        if self.bits_per_day is not None and bits > planned_bits:  # it has codes, whose sizes no type fixes
             before = _Runs(log).bits - planned_bits
             if before + bits > self.bits_per_day:
                 raise Refusal("bits_per_day", f"{before} bits have left this day, and {bits} more would")

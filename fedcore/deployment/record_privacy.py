@@ -60,6 +60,7 @@ def mechanisms_of(plan: Module, stage: str) -> tuple[ExampleMechanism, ...]:
 
 
 def _mechanisms_in(plan: Module, function: Function) -> Iterator[ExampleMechanism]:
+    """The mechanisms of the graphs that a function calls, also through other functions."""
     for op in function.operations:
         for symbol in (o.name for o in op.operands if isinstance(o, Symbol)):
             callee = plan[symbol]
@@ -69,7 +70,7 @@ def _mechanisms_in(plan: Module, function: Function) -> Iterator[ExampleMechanis
 def _mechanisms_of_graph(plan: Module, graph: Graph) -> list[ExampleMechanism]:
     captured = captured_graph(graph, plan.blob(graph.digest))
     marks = sorted(_marks(captured.main.nodes))
-    if len(marks) != len(list(_marks(captured.nodes()))):
+    if len(marks) != len(list(_marks(captured.nodes()))):  # `nodes` has those of loops and called functions too
         raise InvalidValue("noisy gradients stand in a loop of a graph, whose steps cannot be counted")
     return [_parse_mark(mark) for mark in marks]
 
@@ -136,10 +137,13 @@ def epsilon(passes: Iterable[NoisyPasses], delta: float) -> float:
 
 
 def noisy_passes(mechanisms: Sequence[ExampleMechanism], values: Nested) -> list[NoisyPasses]:
-    """The passes of a run; of a noise multiplier of 0 where no number of passes is known.
+    """The passes that a run makes over the client's data with each mechanism, for `epsilon`.
+
+    A repetition of a sequence's batches has a record at most once. The sequence with the most repetitions counts;
+    without sequences it is 1. If a sequence's number is not known, the result has a noise multiplier of 0: no bound.
 
     Args:
-        values: of the client, as `fedcore.runtime.arguments.prepare` gives them.
+        values: the client's values, as `fedcore.runtime.arguments.prepare` gives them.
     """
     if not mechanisms:
         return []

@@ -93,8 +93,9 @@ class SiteLog:
             return [*self._spent]
 
     def _read_on(self) -> None:
-        """Reads the lines that were added since the last call; a file that was replaced, from its start, and so where
-        the clock was put back by a day.
+        """Reads the lines that were added since the last call, and counts anew on a new day.
+
+        Reads the whole file again if it has become shorter, or if the clock was put back by a day.
         """
         day = datetime.now(UTC).date().isoformat()
         size_bytes = self.path.stat().st_size if self.path.exists() else 0
@@ -121,6 +122,7 @@ class SiteLog:
 
 
 def _parse(text: bytes) -> dict[str, Any] | None:
+    """The facts of a line; None if it is no JSON object, such as one that a crash has cut."""
     try:
         line = json.loads(text)
     except (ValueError, RecursionError):
@@ -129,7 +131,11 @@ def _parse(text: bytes) -> dict[str, Any] | None:
 
 
 def _bounded(value: Any) -> Any:
-    """A fact with its texts cut and their control characters escaped; None for what is no fact of a line."""
+    """A value with a bound on its size, for a line of the log.
+
+    Texts are cut to `MAX_TEXT` and their control characters escaped. A dict or list keeps `MAX_TEXTS` entries, and of
+    these a list only texts. An integer beyond 64 bits, or a value of another type, becomes None.
+    """
     match value:
         case bool() | float() | None:
             return value
