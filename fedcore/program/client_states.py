@@ -24,13 +24,15 @@ class ClientStates(Mapping[ClientId, Any], abc.ABC):
 
     @abc.abstractmethod
     def begin(self, structure: Any, checkpoint: tuple[Any, int] | None) -> None:
-        """A training begins, or goes on.
+        """Prepares the store for a training: a new one, or one that goes on from a checkpoint.
 
         Args:
-            structure: a state's containers with None for each leaf, for the classes of states that are read.
-            checkpoint: the part of `begin_save`, in plain containers, and its version; None for a new training.
+            structure: the containers of a client's state, with None for each leaf; states that were stored are read in
+                these containers. None reads them in plain lists, tuples and dicts.
+            checkpoint: the part that `begin_save` returned, in plain containers, and the version that it was saved for;
+                None for a new training.
         Raises:
-            InvalidValue: the store has not the states of that checkpoint; or has states of another training.
+            InvalidValue: the store lacks the states of that checkpoint, or has states of another training.
         """
 
     @abc.abstractmethod
@@ -128,7 +130,10 @@ def no_state_of(client_id: Any) -> NotFound:
 
 
 def _in_containers(structure: Any, plain: Any) -> Any:
-    """A value of plain lists, tuples and dicts in the containers of a structure."""
+    """Rebuilds plain lists, tuples and dicts in the containers of `structure`, such as named tuples.
+
+    Where `structure` has a leaf, the plain value stays; a `SiteValue` is a leaf, whatever `structure` has.
+    """
     children = children_of(structure)
     if children is None or isinstance(plain, SiteValue):
         return plain

@@ -80,7 +80,15 @@ class CSVFileReleaseManager(ReleaseManager[ReleasableStructure, int]):
         self._latest = max((int(row[self._key]) for row in rows), default=None)
 
     def _read(self) -> tuple[list[str], list[dict[str, str]]]:
-        """The columns, and the whole rows. A file with a part of a row is written anew without it."""
+        """The names of the columns, and the rows as texts by column.
+
+        A last line without an end is a row that a crash has cut: the file is written anew without it. A file without a
+        whole line, or that is missing, is written with the column of the keys only.
+
+        Raises:
+            InvalidValue: the file is no table of a `CSVFileReleaseManager`.
+            CSVKeyFieldnameNotFoundError: it has no column of the keys.
+        """
         try:
             text = self._path.read_bytes().decode()
         except FileNotFoundError:
@@ -143,6 +151,7 @@ class CSVFileReleaseManager(ReleaseManager[ReleasableStructure, int]):
         self._write(self._columns, [{name: row[name] for name in self._columns} for row in rows])
 
     def _append(self, line: bytes) -> None:
+        """Appends a row, which is on the disk afterwards; if that fails, the file has its old rows."""
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
         try:
             end = os.fstat(descriptor).st_size
@@ -167,6 +176,7 @@ def _as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, header
 
 
 def _plain(value: Any) -> Any:
+    """A leaf as a cell: a number, a text, or nested lists of them."""
     if hasattr(value, "as_numpy_iterator"):  # a sequence
         value = list(value.as_numpy_iterator())
     return np.asarray(value).tolist() if not isinstance(value, str | bytes) else value

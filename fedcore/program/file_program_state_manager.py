@@ -114,10 +114,11 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
             raise self._damage_error(version, error) from error
 
     def check(self, version: int) -> Any:
-        """Compares a saved state's files with their checksums, piece by piece, and gives the manifest's content.
+        """Compares a saved state's files with their checksums, without loading them; returns the manifest's content.
 
         Raises:
-            ProgramStateDamagedError: a file is not what was written.
+            ProgramStateDamagedError: a file is missing, or is not what was written.
+            InvalidValue: another version of fedcore wrote the state.
         """
         try:
             content = self._manifest_of(version)
@@ -141,9 +142,9 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
         write()
 
     async def begin_save(self, program_state: Any, version: int) -> Callable[[], None]:
-        """Takes a state, and gives the function that writes it: arrays that nobody can write to are not copied.
+        """Takes a state, and returns the function that writes it. Only arrays that can be written to are copied.
 
-        A call of the function raises an `OSError` if the files cannot be written.
+        The function raises an `OSError` if the files cannot be written.
         """
         version = whole_number("version", version)
         if self._path(version, MANIFEST).exists() and self._is_whole(version):

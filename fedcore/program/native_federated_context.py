@@ -79,8 +79,10 @@ class NativeFederatedContext(FederatedContext):
             return comp() if arg is None else comp(arg)
 
     def run(self, module: Module, arguments: list, report: "Report") -> Any:
-        """Begins a call; see `fc.runtime.Runtime`.
+        """Starts a call in a task of the running event loop; see `fc.runtime.Runtime`.
 
+        Returns:
+            The structure of the result, with a `NativeValueReference` to the task for each part that is no struct.
         Raises:
             InvalidValue: no event loop is running, or the result is not the server's.
         """

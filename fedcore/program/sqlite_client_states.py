@@ -156,6 +156,11 @@ class SQLiteClientStates(ClientStates):
                 write_whole(self._slots_path, b"")
 
     def _begin_training(self, database: sqlite3.Connection) -> None:
+        """Makes the tables where they are missing, and gives the training a new identity.
+
+        Raises:
+            InvalidValue: the database has states.
+        """
         for statement in _SCHEMA:
             database.execute(statement)
         _add_slots(database)
@@ -172,6 +177,11 @@ class SQLiteClientStates(ClientStates):
         self._clients = 0
 
     def _go_on(self, database: sqlite3.Connection, part: Any, version: int) -> None:
+        """Restores the states of a checkpoint: removes later rows, and makes the rows that they superseded the newest.
+
+        Raises:
+            InvalidValue: the database has the states of another training, or lacks some of the checkpoint.
+        """
         identity = database.execute("SELECT identity FROM training").fetchone()
         if identity != (part["identity"],):
             raise InvalidValue(f"{self._path} has the client states of another training than the checkpoint")
@@ -271,7 +281,11 @@ class SQLiteClientStates(ClientStates):
 
     @contextlib.contextmanager
     def _slots_file(self, mode: str) -> Iterator[Any]:
-        """The file of slots; an error names it."""
+        """Opens the file of slots; an OSError names it.
+
+        Args:
+            mode: `r+b` to write, or `rb` to read: without a buffer, since `_read` reads whole slots into its array.
+        """
         try:
             with self._slots_path.open(mode, buffering=1 << 20 if mode == "r+b" else 0) as file:
                 yield file

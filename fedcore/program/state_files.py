@@ -98,7 +98,9 @@ def texts_of(content: Mapping[str, Any], name: str) -> dict[str, str]:
 
 
 def from_files(content: Mapping[str, Any], files: Sequence[bytes], structure: Any = None) -> Any:
-    """The structure; without `structure`, or where it has a leaf, in plain lists, tuples and dicts.
+    """Rebuilds a state in the containers of `structure`; without it, or where it has a leaf, in plain containers.
+
+    Plain containers are lists, tuples and dicts.
 
     Args:
         content: of a checked manifest.
@@ -134,7 +136,7 @@ def restore(tree: list, arrays: Mapping[str, Any], structure: Any = None) -> Any
 
 
 def check_manifest(manifest: bytes, version: int) -> dict:
-    """The content of a manifest.
+    """The content of the manifest of a state that was saved as `version`.
 
     Raises:
         Damaged: it is not what was written.
@@ -142,21 +144,20 @@ def check_manifest(manifest: bytes, version: int) -> dict:
     """
     try:
         content = json.loads(manifest)["content"]
-        whole = _manifest(content) == manifest
-        written_as, written_for, _ = content["format"], content["version"], checksums(content)
+        is_intact = _manifest(content) == manifest  # `_manifest` writes the checksum of the content
+        format_, saved_version, _ = content["format"], content["version"], checksums(content)
         if not all(type(size) is int and size >= 0 for size in sizes_bytes(content)):
             raise ValueError
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise Damaged("the manifest is no manifest") from error
-    if not whole:
+    if not is_intact:
         raise Damaged("the manifest has another checksum")
-    if written_as not in range(OLDEST_FORMAT, FORMAT + 1):
+    if format_ not in range(OLDEST_FORMAT, FORMAT + 1):
         raise InvalidValue(
-            f"the program state has format {brief(written_as)}; "
-            f"this version of fedcore reads {OLDEST_FORMAT} to {FORMAT}"
+            f"the program state has format {brief(format_)}; this version of fedcore reads {OLDEST_FORMAT} to {FORMAT}"
         )
-    if written_for != version:
-        raise Damaged(f"the manifest is that of version {brief(written_for)}")
+    if saved_version != version:
+        raise Damaged(f"the manifest is that of version {brief(saved_version)}")
     return content
 
 
@@ -175,6 +176,22 @@ def dtype_named(name: str) -> np.dtype:
 
 
 def _tree(value: Any, path: str, arrays: dict[str, np.ndarray], depth: int = 0) -> list:
+    """The tree of a value, ready for JSON. Its arrays go to `arrays`, and the tree has their names.
+
+    | node | of |
+    |---|---|
+    | `[container, [[key, tree], …]]` | a structure; the container is one of `STRUCTURES` |
+    | `["value", value]` | None, or a bool, number or text of Python |
+    | `["bytes", base64]` | bytes, or a `Serializable` |
+    | `["texts", shape, [["str", text] or ["bytes", base64], …]]` | an array of texts |
+    | `["array", name]`, `["scalar", name]` | an array, a number of numpy |
+    | `["site value", [site, source, path]]` | a `SiteValue` |
+
+    Args:
+        path: of the value in the state, such as `state/model/0`, which names arrays and values in messages.
+    Raises:
+        TypeMismatch: a leaf or a key cannot be saved, or the value nests too deep.
+    """
     if depth > MAX_DEPTH:
         raise TypeMismatch(f"a saved program state nests at most {MAX_DEPTH} deep, not as {brief(path)}")
     if isinstance(value, Serializable):
@@ -225,7 +242,7 @@ def _text(data: bytes) -> str:
 
 
 def _decode(tree: list, arrays: Mapping[str, np.ndarray], depth: int = 0) -> list:
-    """The tree with its leaves as values.
+    """The tree of `_tree` with its leaves as values, each `["value", value]` or `["bytes", bytes]`.
 
     Raises:
         Damaged, ValueError, LookupError, TypeError: it is no tree.
@@ -252,7 +269,11 @@ def _decode(tree: list, arrays: Mapping[str, np.ndarray], depth: int = 0) -> lis
 
 
 def _structure(tree: list, path: str, structure: Any) -> Any:
-    """A decoded tree in the containers of `structure`."""
+    """The value of a tree of `_decode`, in containers as those of `from_files`.
+
+    Raises:
+        TypeMismatch: the tree has other keys than `structure`.
+    """
     kind, value = tree
     if kind == "bytes":
         return type(structure).from_bytes(value) if isinstance(structure, Serializable) else value
