@@ -221,7 +221,11 @@ class ClientDataset(private_api.LazyDataset):
     # The real dataset, for all other methods of tf.data.Dataset.
 
     def _real(self) -> tf.data.Dataset:
-        """The equivalent real `tf.data.Dataset`."""
+        """The equivalent real `tf.data.Dataset`.
+
+        With a shuffle among the steps it is made once, from the real dataset of `_before`, so that all datasets after
+        one shuffle share its seeds. In a graph it is made anew, since it belongs to the graph.
+        """
         if self._before is not None and tf.executing_eagerly():
             if self._cached_real is None:
                 self._cached_real = self._real_step(self._before._real(), len(self._columns.steps) - 1)
@@ -229,6 +233,7 @@ class ClientDataset(private_api.LazyDataset):
         return functools.reduce(self._real_step, range(len(self._columns.steps)), _base(self._columns))
 
     def _real_step(self, dataset: tf.data.Dataset, position: int) -> tf.data.Dataset:
+        """The real dataset with the step at a position added."""
         step = self._columns.steps[position]
         if step.fixes_order:
             step = attrs.evolve(step, seeds=self._columns.fixed_seeds(position))
@@ -300,6 +305,11 @@ def _leaves_of_ragged(columns: Columns) -> list | None:
 
 
 def _as_column(x: object) -> np.ndarray | tf.Tensor | RaggedRows:
+    """A column of `from_columns` that nobody can write to: a tensor or `RaggedRows` as it is, else an array.
+
+    Raises:
+        FedcoreError: it is sparse or ragged, or no tensor has its values.
+    """
     if isinstance(x, tf.Tensor | RaggedRows):
         return x
     problem = not_dense(x)
@@ -311,10 +321,11 @@ def _as_column(x: object) -> np.ndarray | tf.Tensor | RaggedRows:
         raise FedcoreError(f"a column is no tensor: {error}") from None
     if array.dtype.kind == "O" and array.size and not isinstance(array.flat[0], bytes):
         raise FedcoreError(f"a column is no tensor: no integer dtype holds {array.flat[0]}")
-    return frozen(array) if isinstance(x, list | tuple) else immutable(array)
+    return frozen(array) if isinstance(x, list | tuple) else immutable(array)  # a list's array is new: no copy
 
 
 def _rows_of(column: np.ndarray | tf.Tensor) -> str:
+    """The number of rows of a column, for a message."""
     return f"{len(column):,} rows" if column.shape else f"{str(column)[:40]!r}, which has no rows"
 
 

@@ -222,6 +222,11 @@ class _SeedVariable:
 
 
 def _seed_variables(graph_def: graph_pb2.GraphDef) -> Iterator[_SeedVariable]:
+    """The variables of random generators that functions of the graph assign.
+
+    The initial value and the function's operations tell them from others: int64 [2] with stateless random operations is
+    of a Keras generator, int64 [3] with RngReadAndSkip of a `tf.random.Generator`.
+    """
     functions = {f.signature.name: f for f in graph_def.library.function}
     for node in graph_def.node:
         for function in (functions[c] for c in callees(node) if c in functions):
@@ -246,7 +251,7 @@ def _assigned_inputs(function: function_pb2.FunctionDef, node: node_def_pb2.Node
 
 
 def _source(graph_def: graph_pb2.GraphDef, name: str) -> str:
-    """The node behind identities."""
+    """The name of the node that makes a tensor, behind all Identity nodes."""
     nodes = {node.name: node for node in graph_def.node}
     node = nodes[name.split(":")[0]]
     while node.op == "Identity":
@@ -255,6 +260,7 @@ def _source(graph_def: graph_pb2.GraphDef, name: str) -> str:
 
 
 def _initial(graph_def: graph_pb2.GraphDef, variable: str) -> tf.TensorSpec | None:
+    """The shape and dtype of a variable's initial constant; None if it has none."""
     constant = _initial_constant(graph_def, variable)
     if constant is None:
         return None
@@ -263,6 +269,11 @@ def _initial(graph_def: graph_pb2.GraphDef, variable: str) -> tf.TensorSpec | No
 
 
 def _initial_constant(graph_def: graph_pb2.GraphDef, variable: str) -> node_def_pb2.NodeDef | None:
+    """The Const node that the graph first assigns to a variable; None if it assigns nothing, or no constant.
+
+    Args:
+        variable: name of its VarHandleOp node.
+    """
     nodes = {node.name: node for node in graph_def.node}
     for node in graph_def.node:
         if node.op == "AssignVariableOp" and node.input[0].split(":")[0] == variable:
@@ -342,6 +353,7 @@ class _Restart:
         return fold_in(seed, next(self._numbers[seed]))
 
     def _seed_dataset(self, node: node_def_pb2.NodeDef, seed: int) -> None:
+        """Gives a random dataset of the graph new seed operands, unless the user set a seed (one that is not 0)."""
         position = _SEED_OPERANDS[node.op]
         nodes = dict(_by_name(self._graph_def))
         operands = [nodes[node.input[position + i].split(":")[0]] for i in (0, 1)]
@@ -355,6 +367,7 @@ class _Restart:
             node.input[position + i] = name
 
     def _seed_function(self, function: function_pb2.FunctionDef, seed: int) -> None:
+        """Gives the random operations and random datasets in a function seeds, unless the user set them."""
         nodes = {node.name: node for node in function.node_def}
         for node in list(function.node_def):
             if _is_unseeded(node):
@@ -387,6 +400,7 @@ class _Restart:
         node.attr["seed"].i, node.attr["seed2"].i = self._next(seed), self._next(seed)
 
     def _reseed_variables(self, seeds: Mapping[str, int]) -> None:
+        """Starts the random generators that the graph's variables hold at new states, by the seeds of their readers."""
         for place in {place.variable: place for place in _seed_variables(self._graph_def)}.values():
             constant = _initial_constant(self._graph_def, place.variable)
             assert constant is not None  # `_seed_variables` leaves out variables without

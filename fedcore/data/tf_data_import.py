@@ -101,7 +101,12 @@ def imported_columns(
 
 
 def _import(dataset: tf.data.Dataset, iterate: Callable) -> tuple[ClientDataset, int]:
-    """The dataset as columns with steps, and the bytes of the columns."""
+    """The dataset as columns with steps, and the bytes of the columns; 0 where they are the dataset's own tensors.
+
+    Raises:
+        _TooLarge: the columns do not fit into the cache now.
+        _Unknown: the part before the steps is infinite, or a step is not supported.
+    """
     source, steps = _source_and_steps(dataset)
     if is_endless(source):
         raise _Unknown("the dataset before its first shuffle or repeat is infinite")
@@ -121,7 +126,11 @@ def _import(dataset: tf.data.Dataset, iterate: Callable) -> tuple[ClientDataset,
 
 
 def _source_and_steps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[Callable]]:
-    """The part of a dataset that is materialised, and the steps that follow it."""
+    """The part of a dataset that becomes columns, and the steps that follow it, as functions on a `ClientDataset`.
+
+    Raises:
+        _Unknown: the elements may differ between iterations before the first step, or a step is not supported.
+    """
     chain = _chain(dataset)
     names = [name for name, _ in chain]
     if _is_sliced(chain[0][1]) and set(names[1:]) <= set(_STEPS):
@@ -150,12 +159,12 @@ def known_size_bytes(dataset: tf.data.Dataset) -> int:
 
 
 def _is_sliced(dataset: tf.data.Dataset) -> bool:
-    """Whether elements are the rows of tensors of more than `HELD_BYTES`."""
+    """Whether the elements are the rows of tensors (`from_tensor_slices`) of more than `HELD_BYTES`."""
     return _name(dataset) == "TensorSlice" and known_size_bytes(dataset) > streams.HELD_BYTES
 
 
 def _sliced(dataset: tf.data.Dataset) -> ClientDataset | None:
-    """The tensors of whose rows a dataset consists as columns, without a copy; None of another dataset."""
+    """The tensors of `from_tensor_slices` as columns, without a copy; None for another dataset."""
     if _name(dataset) != "TensorSlice":
         return None
     tensors, specs = private_api.dataset_part(dataset, "_tensors"), tf.nest.flatten(dataset.element_spec)
@@ -169,7 +178,7 @@ def _sliced(dataset: tf.data.Dataset) -> ClientDataset | None:
 
 
 def _is_fixed(name: str, dataset: tf.data.Dataset) -> bool:
-    """Whether the first reading of a dataset decides all others, as that of files or Python before a cache does.
+    """Whether a dataset is a cache in memory, also of files or Python, without draws: its first iteration decides all.
 
     Draws before a cache follow the data, so that they are the same in every process; see `restart`.
     """
@@ -192,11 +201,17 @@ def _chain(dataset: tf.data.Dataset) -> list[tuple[str, tf.data.Dataset]]:
 
 
 def _name(dataset: tf.data.Dataset) -> str:
+    """The kind of a step, by its class: `Map` of a `_ParallelMapDataset`."""
     name = type(dataset).__name__.removesuffix("V1Adapter")
     return name.strip("_").removesuffix("Dataset").removeprefix("Parallel")
 
 
 def _number(dataset: tf.data.Dataset, name: str) -> Any:
+    """The value of a step's argument, by the name of its attribute, such as `_count`.
+
+    Raises:
+        _Unknown: it is not a constant.
+    """
     value = tf.get_static_value(private_api.dataset_part(dataset, name))
     if value is None:
         raise _Unknown(f"its step {type(dataset).__name__.strip('_')} has an argument that is not a constant")
@@ -223,7 +238,7 @@ def _batch(dataset: tf.data.Dataset) -> Callable:
 
 
 def _function(dataset: tf.data.Dataset, name: str, method: str) -> Callable:
-    """The function of a step, or what calls its graph where the user's function gives another one by now.
+    """The user's function of a step; or a call of its graph, if the function would be traced to another graph now.
 
     Decision 0314.
     """
@@ -246,7 +261,7 @@ def _function(dataset: tf.data.Dataset, name: str, method: str) -> Callable:
 
 
 _SAME: LruCache[tuple, bool] = LruCache(256)
-"""By keys and graphs of users' functions whether functions of the key give the graph."""
+"""(Equivalence key, graph, result) of a user's function -> whether functions with this key are traced to the graph."""
 
 
 def _content(function: private_api.DatasetFunction) -> tuple:
