@@ -393,8 +393,10 @@ class ArrayClientData(ClientData):
 
     @classmethod
     def from_clients(cls, clients: Mapping[str, Structure]) -> ArrayClientData:
-        """Joins arrays of each client.
+        """Client data from the arrays of each client, which are copied into shared arrays.
 
+        Args:
+            clients: client id -> an array, or equally long arrays in dicts and tuples, of one structure for all.
         Raises:
             InvalidValue: there are no clients, or examples of two clients differ in structure, dtypes or shapes.
         Example:
@@ -414,7 +416,7 @@ class ArrayClientData(ClientData):
                 )
         ranges = _ranges({i: num_rows(columns, f"client {brief(i)}: ") for i, columns in clients.items()})
         joined = map_leaves(lambda *columns: concatenate(columns), *clients.values())
-        return ArrayClientData(joined, ranges)
+        return ArrayClientData(joined, ranges)  # not `cls`, whose constructor may take other arguments
 
     def create_tf_dataset_for_client(self, client_id: str) -> ClientDataset:
         from fedcore.data import ClientDataset
@@ -503,12 +505,13 @@ class TestClientData(ArrayClientData):
 
 
 def _ranges(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Client id -> its first row and the row after its last, for clients whose rows follow each other."""
     stops = np.cumsum(list(sizes.values()), dtype=np.int64).tolist()
     return dict(zip(sizes, zip([0, *stops], stops, strict=False), strict=True))
 
 
 def numbered_ids(count: int) -> list[str]:
-    """`client_0`, `client_1`, …, with as many digits as sort them."""
+    """`client_0`, `client_1`, …, with leading zeros, so that sorting keeps their order."""
     width = len(str(count - 1))
     return [f"client_{i:0{width}d}" for i in range(count)]
 
@@ -531,6 +534,12 @@ def python_id(client_id: Any) -> str:
 
 
 def check_python_function(role: str, fn: object, signature: str) -> None:
+    """Raises TypeMismatch where `fn` is a computation, or cannot be called.
+
+    Args:
+        role: the argument, for the message, such as `preprocess: preprocess_fn`.
+        signature: what `fn` takes and returns, for the message, such as `a path to a data set`.
+    """
     from fedcore.computation import Computation, PolymorphicComputation
 
     if isinstance(fn, Computation | PolymorphicComputation):

@@ -75,7 +75,7 @@ def from_clients(clients: Mapping[str, Any] | Sequence[Any]) -> ClientData:
 
 
 def _ragged_for_all(clients: Mapping[str, Structure]) -> Mapping[str, Structure]:
-    """The columns of clients, with those that are ragged for one client so for all."""
+    """The columns of clients. A column that is ragged for one client becomes ragged for all."""
     try:
         dtypes = map_leaves(_ragged_dtype, *clients.values())
     except (LookupError, TypeError, ValueError):  # clients differ in structure, which is refused next
@@ -325,9 +325,15 @@ def _rows_of_clients(role: str, client_ids: Sequence | np.ndarray) -> dict[str, 
 
 
 def _vector(role: str, client_ids: Sequence | np.ndarray) -> np.ndarray:
+    """The ids of the examples' clients as an array [examples].
+
+    Raises:
+        TypeMismatch: they are not one-dimensional.
+        InvalidValue: there are none.
+    """
     try:
         ids = client_ids if isinstance(client_ids, np.ndarray) else np.asarray(client_ids)
-    except ValueError:  # parts of different lengths
+    except ValueError:  # lists of different lengths, which are refused below, as not one-dimensional
         ids = np.zeros((0, 0))
     if ids.ndim != 1:
         raise TypeMismatch(f"{role} has not one text or number for each example")
@@ -337,6 +343,11 @@ def _vector(role: str, client_ids: Sequence | np.ndarray) -> np.ndarray:
 
 
 def _fields(user: str, has: Sequence[str], without: str | None, columns: Sequence[str] | None) -> list[str]:
+    """The names of the columns of an example: `columns`, or by default all that the table has but `without`.
+
+    Raises:
+        InvalidValue: the table lacks a column, an example would have none, or two columns have one name.
+    """
     outside = [] if without is None else [without]
     unknown = [name for name in [*outside, *(columns or ())] if name not in has]
     if unknown:
@@ -414,6 +425,7 @@ def _as_structure(example: Any) -> Structure:
 
 
 def _stack(user: str, *values: Any) -> np.ndarray:
+    """The column of one leaf of all examples; texts become bytes."""
     if isinstance(values[0], str | bytes):
         return as_bytes(np.array(values, object))
     arrays = [np.asarray(value) for value in values]

@@ -156,6 +156,7 @@ def _checksum(path: Path) -> str:
 
 
 def _check(name: str, place: str, has: str, wants: str) -> None:
+    """Raises InvalidValue where the SHA-256 of a file differs from the published one."""
     if has != wants:
         raise InvalidValue(
             f"{place} is not the published {name}: its checksum differs\n"
@@ -166,7 +167,13 @@ def _check(name: str, place: str, has: str, wants: str) -> None:
 
 
 def _unpack(packed: Path, paths: Sequence[Path]) -> None:
-    """Writes the wanted files of an archive; the archive names no path that is written."""
+    """Writes the members of a `.tar.bz2` that have the file names of `paths` to these paths.
+
+    A member's directory is ignored, so an archive cannot write elsewhere.
+
+    Raises:
+        InvalidValue: the archive lacks a file.
+    """
     missing = {path.name: path for path in paths}
     with tarfile.open(packed, "r:bz2") as archive:
         for member in archive:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedcore.simulation.datasets.client_data import ClientData
 
 LIMIT_BYTES = 256 << 20
-"""The examples that a graph holds at most."""
+"""The most bytes of examples that a graph holds."""
 
 
 class ReadingFunction:
@@ -122,6 +122,12 @@ class ComputationOfIds(Computation):
         return arguments
 
     def _opened_within(self, value: Any, type_: Type, path: Sequence[int]) -> Any:
+        """An argument with a cohort in place of the ids at a path; structs around it become lists or dicts.
+
+        Args:
+            type_: the type of `value` in the body, whose field names are a mapping's keys.
+            path: positions of the ids in nested structs; empty if `value` is the ids.
+        """
         if not path:
             return self._reading.cohort(value)
         assert isinstance(type_, StructType)
