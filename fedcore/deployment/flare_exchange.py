@@ -48,6 +48,8 @@ _PROCESS = re.compile(rb"[0-9a-f]{32}")
 _LOG = logging.getLogger(__name__)
 
 HELLO_S, HELLO_TIMEOUT_S = 2.0, 5.0
+"""Seconds between two hellos of a site, and until the server must have answered one."""
+
 TELL_S = 10.0
 """Seconds after which a server tells for which sites it waits."""
 
@@ -210,6 +212,14 @@ class FlareExchange(ClosedAtExit):
         return bytes(reply.payload)
 
     def _ask_once(self, site: str, payload: bytes, deadline: float, stop: Stop) -> Message:
+        """FLARE's reply to one request, with a return code that the caller checks.
+
+        The wait ends at the deadline, when the call is stopped, or when the site disconnects.
+
+        Raises:
+            NoReply: the site is offline, or disconnected before the deadline.
+            Stopped: the call was stopped.
+        """
         ended, timeout_s = Signal(), max(0.01, deadline - time.monotonic())
         with self._changed:
             if site not in self._processes:
@@ -265,6 +275,7 @@ class FlareExchange(ClosedAtExit):
         return Message({}, _TAKEN if is_taken else _JOINED)
 
     def _on_disconnect(self, agent: _Peer, *_: object) -> None:
+        """Frees the site's place for another process, and ends the waits for its replies."""
         site = agent.get_fqcn()
         with self._changed:
             self._processes.pop(site, None)
@@ -387,6 +398,7 @@ class _Greeting:
         self.has_joined = False
 
     def run(self) -> None:
+        """Says hello until the site ends: every `HELLO_S` seconds, the first time at once."""
         while not self._ending.wait(HELLO_S if self._told else 0):
             reply = self._cell.core_cell.send_request(
                 channel=CELLNET,
@@ -408,6 +420,7 @@ class _Greeting:
                 )
 
     def _tell_once(self, answer: bytes) -> None:
+        """Tells the owner whether the site is connected, if that has changed."""
         address = self._kit.address
         text = {
             _JOINED: f"connected to {address}; waits for the server's requests",

@@ -197,7 +197,7 @@ class Policy:
             yield Refusal("bits", f"{_at(fold.location)}a client sends {bits} bits; at most {self.bits} may leave")
 
     def _fixes_size(self, output: ClientOutput) -> bool:
-        """Whether the type of a value that leaves has to fix its size, which could else hold what a rule is against."""
+        """Whether a value that leaves needs a type that fixes its size, since an open size could tell of the data."""
         bounds = (self.bits, self.clip, self.noise_std)
         return (
             self.aggregated
@@ -220,6 +220,7 @@ class Policy:
         return not _is_single(output.type)
 
     def _check_origin(self, plan: Module, signature: bytes | None) -> Iterator[Refusal]:
+        """Refuses a plan whose digest is neither listed nor signed; without `digests` and `signers` any may run."""
         if self.digests is None and self.signers is None:
             return
         if self.digests is not None and plan.digest() in self.digests:
@@ -424,10 +425,13 @@ class Policy:
 
 
 class _Runs:
-    """The runs of this day. A run that has started and has not ended has failed, and the server knows it."""
+    """Counts of this day's runs, from the log: `count`, `failures`, and the `bits` that left or may yet leave.
+
+    A run without a line of its end counts as a failure that the server has seen.
+    """
 
     def __init__(self, log: SiteLog) -> None:
-        sizes: dict[Any, int] = {}  # of a run what it planned to send; if it has sent, that
+        sizes: dict[Any, int] = {}  # by a run's number its bits: the planned ones until it has sent, then those sent
         ended = set()
         for line in log.today():
             number, is_start = line.get("number"), line["what"] == "started"
@@ -597,6 +601,7 @@ _SEQUENCES = {"sequence_reduce": 0, "sequence_map": 1}
 
 
 def _line_of_use(stage: Function, name: str) -> Location | None:
+    """The line of the first operation of a stage that uses a parameter; None if no line is known."""
     users = (op for op in stage.operations if any(isinstance(o, Ref) and o.name == name for o in op.operands))
     return next((op.location for op in users if op.location), None)
 

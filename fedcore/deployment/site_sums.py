@@ -135,9 +135,10 @@ class SiteSum:
 
     @property
     def least_clients(self) -> int:
-        """The least number of clients with values of the kinds of this one's in a sum that can be unmasked.
+        """The least number of clients with the kinds of sources of this client, in a sum that can be unmasked.
 
-        The server can lose as many clients as the threshold leaves, and choose the values of those of other kinds.
+        The server can drop as many clients as the threshold allows, and it may choose the values of clients with other
+        sources, so neither protects this client.
         """
         lost = max(0, self.terms.clients - self.terms.threshold)
         return self.transcript.alike(self.index) - lost
