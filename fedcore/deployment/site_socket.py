@@ -13,7 +13,7 @@ from fedcore.deployment.closing import Ending
 from fedcore.errors import FedcoreError
 
 MAX_MESSAGE_BYTES = 2**31 - 1
-"""As of `fedcore.runtime.network.messages`, which imports TensorFlow, as a SuperNode's app does not."""
+"""Equal to that of `fedcore.runtime.network.messages`, which would import TensorFlow into a SuperNode's app."""
 
 
 MAX_CONNECTIONS = 32

@@ -423,6 +423,7 @@ _NUMBERS = {
     "SQLITE_PERM": errno.EACCES,
     "SQLITE_BUSY": errno.EBUSY,
 }
+"""The beginning of the name of an SQLite error -> the number of the OSError that it becomes. Others become EIO."""
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:

@@ -81,8 +81,10 @@ class ClientWork:
 
     @property
     def key(self) -> tuple:
-        """The stage's part of the keys of its executables, with all that `client_stage` is made of: two operations may
-        run one function with other zeros. A stage pass that is declared makes them stale.
+        """The key of the stage in caches of executables: all that `client_stage` is built from.
+
+        Two operations may run one function with different zeros, so the digest and the function do not suffice. The
+        declared stage passes are a part, so that declaring one makes the executables stale.
 
         Decision 0328.
         """

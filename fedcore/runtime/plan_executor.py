@@ -57,6 +57,11 @@ class _Facts:
     types: dict[str, Type]
 
     def work(self, module: Module, digest: str, name: str, operands: list, seed: int, count: ClientCount) -> ClientWork:
+        """The `ClientWork` of the fold or collect `name`.
+
+        Args:
+            operands: its values: first the broadcasts, then the cohorts.
+        """
         first = self.broadcasts[name]
         broadcasts, cohorts = tuple(operands[:first]), tuple(operands[first:])
         return ClientWork(

@@ -162,6 +162,12 @@ class RayClientsExecutor:
 
     @contextlib.contextmanager
     def _ship(self, work: ClientWork, sources: tuple[Source | None, ...], size: int) -> Iterator[None]:
+        """Puts the parts of a stage into the object store; `references` gives them in the `with` block.
+
+        Args:
+            sources: for each cohort the function that opens its clients; None if clients travel as values.
+            size: number of clients of a slice.
+        """
         plan = self._put(self._plans, work.digest, lambda: to_bytes(work.module))
         parcel = pack(work, names_arrays=True)
         bundles = self._broadcasts.bundles((work.digest, work.stage), parcel.arrays)
@@ -175,6 +181,7 @@ class RayClientsExecutor:
             del self._sent[id(work)]
 
     def _put(self, cache: LruEntries[str, Any], digest: str, data: Callable[[], bytes]) -> Any:
+        """The reference to bytes in the object store, which are put there unless the cache has them by digest."""
         with self._lock:
             reference = cache.find(digest, None)
             if reference is None:

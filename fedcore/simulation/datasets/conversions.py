@@ -84,10 +84,12 @@ def _ragged_for_all(clients: Mapping[str, Structure]) -> Mapping[str, Structure]
 
 
 def _ragged_dtype(*columns: np.ndarray | RaggedRows) -> np.dtype | None:
+    """The dtype of the first ragged column among one column of all clients; None if none is ragged."""
     return next((column.dtype for column in columns if isinstance(column, RaggedRows)), None)
 
 
 def _as_ragged(column: np.ndarray | RaggedRows, dtype: np.dtype | None) -> np.ndarray | RaggedRows:
+    """A client's column as `RaggedRows`, if a client has it ragged in a `dtype` and this one has a matrix."""
     if dtype is None or isinstance(column, RaggedRows) or column.ndim != 2:
         return column
     values = column.reshape(-1)  # empty lists of Python have no dtype of their own
@@ -185,6 +187,7 @@ def array_columns(columns: Structure) -> Structure:
 
 
 def _as_array(column: Any) -> np.ndarray:
+    """A column as an array; rows of several shapes become an array of objects."""
     try:
         return np.asarray(column)
     except ValueError:  # a list of rows of several shapes

@@ -131,6 +131,7 @@ def get_synthetic_tag_counts() -> collections.OrderedDict[str, int]:
 
 
 def _client(*sentences: tuple[str, int, str, str, str, str]) -> dict:
+    """The columns of a client, from sentences with their fields in the order of `_PUBLISHED.fields`."""
     columns = dict(zip(_PUBLISHED.fields, map(list, zip(*sentences, strict=True)), strict=True))
     return {**columns, "score": np.array(columns["score"], np.int64)}
 
