@@ -70,6 +70,7 @@ def write_key(file: Path) -> str:
     """
     key = Ed25519PrivateKey.generate()
     file.touch(0o600)
+    file.chmod(0o600)  # a file that was there
     write_whole(file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     write_whole(file.with_suffix(".pub"), public)

@@ -82,8 +82,8 @@ class CSVFileReleaseManager(ReleaseManager[ReleasableStructure, int]):
     def _read(self) -> tuple[list[str], list[dict[str, str]]]:
         """The names of the columns, and the rows as texts by column.
 
-        A last line without an end is a row that a crash has cut: the file is written anew without it. A file without a
-        whole line, or that is missing, is written with the column of the keys only.
+        A last line without an end is a row that a crash has cut: the file is written anew without it. A file that is
+        empty or missing is written with the column of the keys only.
 
         Raises:
             InvalidValue: the file is no table of a `CSVFileReleaseManager`.
@@ -96,6 +96,8 @@ class CSVFileReleaseManager(ReleaseManager[ReleasableStructure, int]):
         except UnicodeDecodeError as error:
             raise InvalidValue(f"{self._path} is no table in UTF-8: {error}: take another file") from None
         whole = text[: text.rfind("\n") + 1]
+        if text and not whole:
+            raise InvalidValue(f"{self._path} is no table: it has no whole line: take another file")
         if not whole:
             self._write([self._key], [])
             return [self._key], []

@@ -52,6 +52,12 @@ def wrong(folder, *options):
     return [(part, text) for part, state, text in check(folder, *options, code=1) if state == "wrong"]
 
 
+def test_a_key_is_read_by_its_owner_alone_also_where_a_file_was(tmp_path):
+    (tmp_path / "key.pem").touch(0o644)
+    write_key(tmp_path / "key.pem")
+    assert (tmp_path / "key.pem").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_site_that_is_ready_is_told_its_rows_categories_policy_and_keys(folder):
     findings = check(folder, "--element", "<x=float32[?,2],y=int32[?]>".replace("[?,2]", "[2]").replace("[?]", ""))
 

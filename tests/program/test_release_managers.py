@@ -187,6 +187,10 @@ def test_a_file_of_someone_else_is_refused(tmp_path):
     path.write_text("a,b\n1,2\n")
     with pytest.raises(CSVKeyFieldnameNotFoundError, match=r"metrics.csv has no column key"):
         CSVFileReleaseManager(path)
+    path.write_text("a line without an end")
+    with pytest.raises(InvalidValue, match=r"metrics.csv is no table: it has no whole line: take another file"):
+        CSVFileReleaseManager(path)
+    assert path.read_text() == "a line without an end"
     with pytest.raises(InvalidValue, match="not empty"):
         CSVFileReleaseManager("")
 

@@ -182,7 +182,7 @@ class NetworkSums:
         with self._lock:
             if client in self._joined:
                 return
-        self._received_bytes[PHASES[MASKED]] += len(self._inbox[client])
+            self._received_bytes[PHASES[MASKED]] += len(self._inbox[client])
         self._take(MASKED, {client: reply}, self._server.take_masked)
         with self._lock:
             if client not in self._lost:
