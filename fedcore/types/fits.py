@@ -124,6 +124,7 @@ def float_fix(have: Type, want: Type) -> str | None:
 
 
 def _span(spans: dict[At, tuple[int, int]], at: At) -> tuple[int, int]:
+    """The span of the part at `at`, or of the innermost part around it that has a span."""
     while at not in spans:
         at = at[:-1]
     return spans[at]

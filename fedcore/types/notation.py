@@ -158,6 +158,7 @@ class TypeBuilder(lark.Transformer):
         return TensorType(self._dtype(name), None)
 
     def _dtype(self, name: lark.Token) -> str:
+        """The name of a dtype; refuses a token that names none."""
         if find_dtype(str(name)) is None:
             raise Refused(name, f"`{name}` is no dtype", tuple(DTYPES))
         return str(name)
@@ -189,6 +190,7 @@ class TypeBuilder(lark.Transformer):
 
     def all_equal(self, member: Type, at: lark.Token, name: lark.Token) -> Type:
         where = self._placement(name)
+        # At a placement variable P, `T@P` has the default of the placement that P is bound to.
         return _make(at, FederatedType, member, where, None if isinstance(where, PlacementVariable) else True)
 
     def sequence(self, element: Type, star: lark.Token) -> Type:

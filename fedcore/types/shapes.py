@@ -55,7 +55,8 @@ def shape_fits(have: Shape, want: Shape) -> bool:
 
 
 def _size(x: SupportsIndex) -> int:
-    if isinstance(x, bool):
+    """A known size as an int of 0 to 2**63 - 1."""
+    if isinstance(x, bool):  # `operator.index` would accept it
         raise TypeMismatch("a size is an int")
     size = operator.index(x)
     if size < 0:

@@ -77,7 +77,7 @@ class Alternative:
         def note(type_: Type) -> bool:
             if isinstance(type_, FederatedType):
                 members.append(type_.member)
-            return False
+            return False  # so that `contains` visits all parts
 
         for type_ in self._types:
             contains(type_, note)
@@ -106,12 +106,13 @@ class Alternative:
 
 
 def _labels(types: Iterable[Type]) -> frozenset[str]:
+    """The labels of all type variables in the types."""
     labels: set[str] = set()
 
     def note(type_: Type) -> bool:
         if isinstance(type_, AbstractType):
             labels.add(type_.label)
-        return False
+        return False  # so that `contains` visits all parts
 
     for type_ in types:
         contains(type_, note)
@@ -222,6 +223,11 @@ class _Unification(Comparison):
         self.placements: dict[str, Placement] = {}
 
     def variable(self, have: Type, want: AbstractType, at: At, path: str, flip: bool) -> None:
+        """Binds the variable `want` to `have`, or compares `have` with the type that the variable is bound to.
+
+        Notes a mismatch if `have` is not of the variable's kind, or cannot stand inside a placement as the variable
+        does.
+        """
         bound = self.variables.get(want.label)
         if bound is not None:
             fixed = Comparison()
@@ -242,6 +248,7 @@ class _Unification(Comparison):
         self.differ(have, want, f"{want.label} must be {word}, {what}", (*at, *inner), path, hidden=True)
 
     def federated(self, have: Type, want: FederatedType, at: At, path: str, flip: bool) -> None:
+        """Compares with a federated type; a struct of placed values also fits `{S}@P` where S is of the kind struct."""
         if isinstance(have, StructType) and self._takes_struct(want):
             self._struct_of_placed(have, want, at, path, flip)
         else:
@@ -251,6 +258,10 @@ class _Unification(Comparison):
         return isinstance(want.member, AbstractType) and self.kinds.get(want.member.label) == "struct"
 
     def _struct_of_placed(self, have: StructType, want: FederatedType, at: At, path: str, flip: bool) -> None:
+        """Binds S of `want`, which is `{S}@P`, to the struct `have` without its placements, such as <int32@P,int32@P>.
+
+        All leaves of `have` are at one placement, which P is bound to.
+        """
         mismatch_count = len(self.found)
         self._place_elements(have, want, at, path, flip)
         if len(self.found) > mismatch_count:
@@ -263,6 +274,11 @@ class _Unification(Comparison):
             self.variable(strip_placement(have), want.member, at, path, flip)
 
     def _place_elements(self, have: StructType, want: FederatedType, at: At, path: str, flip: bool) -> None:
+        """Compares the placement of each federated element, also in nested structs, with that of `want`.
+
+        Notes a mismatch for an element without a placement. Each mismatch has the `path` of the whole struct, and an
+        `at` that leads to the element.
+        """
         for key, element in have.children():
             inner = (*at, key)
             if isinstance(element, FederatedType):
@@ -273,6 +289,7 @@ class _Unification(Comparison):
                 self.differ(element, want, f"{element} is not placed at {want.placement}", inner, path)
 
     def place(self, have: FederatedType, want: FederatedType, at: At, path: str, flip: bool) -> None:
+        """Compares placements; a placement variable is bound to the first placement that it is compared with."""
         if not isinstance(want.placement, PlacementVariable):
             super().place(have, want, at, path, flip)
             return
@@ -282,7 +299,14 @@ class _Unification(Comparison):
 
 
 class _Attempt:
-    """Match of one alternative against the arguments, with mismatches by parameter."""
+    """Match of one alternative against the arguments.
+
+    Attributes:
+        arguments: a type, PENDING or None for each argument, filled with None up to the number of parameters.
+        failed: index of a parameter that its argument does not fit -> the mismatches.
+        absent: indices of required parameters without an argument.
+        surplus: whether there are more arguments than parameters.
+    """
 
     def __init__(self, alternative: Alternative, arguments: Sequence) -> None:
         self.alternative = alternative
@@ -309,10 +333,11 @@ class _Attempt:
     @property
     def progress(self) -> tuple[bool, int, int]:
         """Orders attempts: first by the right number of arguments, then by the number of leading ones that fit."""
-        right = not (self.absent or self.surplus)
-        return right, min(self.failed, default=len(self.arguments)), -len(self.failed)
+        has_right_number = not (self.absent or self.surplus)
+        return has_right_number, min(self.failed, default=len(self.arguments)), -len(self.failed)
 
     def _fill(self, type_: Type) -> Type:
+        """The type with the bound variables replaced."""
         return substitute(type_, self.unification.variables, self.unification.placements)
 
     def binding(self) -> Binding:
@@ -324,6 +349,7 @@ class _Attempt:
     def explanation(
         self, name: str, names: Sequence[str] | None, location: Location | None, function: str | None
     ) -> str:
+        """The text of the error for a match that failed; arguments as for `Signature.match`."""
         if self.absent or self.surplus:
             return self._wrong_number(name, names, location, function)
         last = max(self.failed)
@@ -355,6 +381,7 @@ class _Attempt:
         return "\n".join(lines)
 
     def _title(self, index: int, names: Sequence[str] | None) -> str:
+        """A parameter in an error: its name in the signature, else in `names`, else its position counted from 1."""
         name = self.alternative.parameters[index].name
         if name is None and names is not None and index < len(names):
             name = names[index]

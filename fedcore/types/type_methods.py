@@ -74,6 +74,7 @@ class TypeMethods:
 
 
 def _check_fits(problem: str, have: Type, want: Type) -> None:
+    """Raises TypeMismatch with the title `problem` and both types, unless `have` fits `want`."""
     from fedcore.types.fits import explain, mismatches
 
     differences = mismatches(have, want)
@@ -82,6 +83,7 @@ def _check_fits(problem: str, have: Type, want: Type) -> None:
 
 
 def _format_type(type_: Type) -> str:
+    """The notation, with a line for each element of a struct, indented by its depth."""
     from fedcore.types.types import StructType, quote
 
     if not isinstance(type_, StructType):
@@ -102,6 +104,13 @@ def add_kind_checks(kinds: dict[str, type[Type]]) -> None:
 
 
 def _kind_checks(kind: str, cls: type[Type]) -> Iterator:
+    """Yields the methods `is_KIND`, which returns a bool, and `check_KIND`, which raises, for one class of types.
+
+    Args:
+        kind: the word in the methods' names, such as `tensor`.
+        cls: the class of the types of that kind, such as `TensorType`.
+    """
+
     def is_kind(self: object) -> bool:
         return isinstance(self, cls)
 
