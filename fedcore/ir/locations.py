@@ -31,7 +31,7 @@ Line = tuple[str, int]
 
 @attrs.frozen
 class CallingLines:
-    """The lines of Python code that an operation is made by, as paths.
+    """The lines of Python code that create an operation; their files are paths.
 
     Args:
         user: the innermost line of the user's code.
@@ -59,8 +59,8 @@ def calling_lines(
 
     Args:
         frame: the innermost frame.
-        lines_of_source: gives for lines of functions that AutoGraph converted the lines that they are made of, first
-            the path and the number.
+        lines_of_source: returns a dict: line of a function that AutoGraph generated -> (path, number, …) of the line
+            that it was generated from.
     """
     library: Line | None = None
     while frame is not None:
@@ -115,6 +115,7 @@ def warn_or_log(text: str) -> None:
 
 
 def _location(path: str, line: int, library: Location | None = None) -> Location:
+    """A line of the user's code, with its file as seen from the working directory."""
     return Location(_relative(path), line, os.path.abspath(path), library)
 
 

@@ -93,6 +93,8 @@ _state: contextvars.ContextVar[_ParseState] = contextvars.ContextVar("fedcore_pa
 
 @lark.v_args(inline=True)
 class _ModuleBuilder(ValueBuilder):
+    """Transforms the parse tree to a module, bottom-up: lark calls the method with the name of each rule or alias."""
+
     def module(self, version: lark.Token, stage: lark.Token, *nodes: Graph | Function | None) -> Module:
         if version != str(TEXT_VERSION):
             raise Refused(version, f"this text has version {version[:20]}", (f"version {TEXT_VERSION}",))
@@ -118,9 +120,11 @@ class _ModuleBuilder(ValueBuilder):
         return Graph(name_of(name), type_, digest.removeprefix("sha256:"), plain_values(name, attributes or {}))
 
     def definition(self, name: lark.Token, *parts: Any) -> Function:
+        """A function without a placement, from the `parts` of `_function`."""
         return self._function(name, None, parts)
 
     def stage(self, name: lark.Token, *parts: Any) -> Function:
+        """A function with a placement, whose name stands behind the result type in `parts`."""
         *parameters, result, where = [r for r in parts if not isinstance(r, dict | tuple)]
         if where not in placement_names():
             raise Refused(where, f"`{where}` is no placement", tuple(placement_names()))
@@ -128,6 +132,7 @@ class _ModuleBuilder(ValueBuilder):
         return self._function(name, placement(str(where)), (*parameters, result, *others))
 
     def _function(self, name: lark.Token, where: Placement | None, parts: tuple) -> Function:
+        """A function from its parameters, its result type, a dict of attributes if there are any, and its `body`."""
         parameters = tuple(r for r in parts if isinstance(r, Parameter))
         result_type, *others = parts[len(parameters) :]
         attributes = plain_values(name, others[0]) if len(others) == 2 else {}
@@ -162,13 +167,14 @@ class _ModuleBuilder(ValueBuilder):
         return Operation(name_of(name), str(kind), operands, type_, attributes, location)
 
     def line(self, token: lark.Token, *details: dict[str, object] | Location) -> Operation:
+        """The operation of a `LINE` token, split by its pattern; equal texts of types and operands are parsed once."""
         name, kind, operands, type_ = _pieces(_line, token)
         state = _state.get()
         if type_ not in state.types:
             state.types[type_] = _type_in_line(type_)
         if operands not in state.operands:
             state.operands[operands] = tuple([_operand_of(token, n) for n in _names(operands)])
-        # Of a plain text no error is reported, so it needs no position.
+        # Errors are reported at `first`. A plain name without details causes none, so it needs no position.
         first: Any = lark.Token.new_borrow_pos("REF", name, token) if details or name[1] == '"' else name
         return self.operation(first, kind, state.operands[operands], state.types[type_], *details)
 
@@ -181,6 +187,7 @@ class _ModuleBuilder(ValueBuilder):
         return Location(unquote(file, file), int(line), library=self.location(opening, *library) if library else None)
 
     def place(self, token: lark.Token) -> Location:
+        """The location of a `PLACE` token; equal texts give one object."""
         locations = _state.get().locations
         if token not in locations:
             file, line, library, library_line = _pieces(_place, token)
@@ -191,6 +198,7 @@ class _ModuleBuilder(ValueBuilder):
 
 
 def _pieces(pattern: re.Pattern, token: str) -> tuple[str, ...]:
+    """The groups of the pattern in a token; None for a group that is absent."""
     match = pattern.match(token)
     assert match is not None  # the lexer made the token by this pattern
     return match.groups()
@@ -210,6 +218,7 @@ def _operand_of(token: lark.Token, text: str) -> Operand:
 
 
 def _literal(token: lark.Token, value: object, type_: Type) -> Blob | Constant:
+    """The attribute `value` of a literal, from its numbers as text; `token` gives the position for errors."""
     if isinstance(value, Blob):
         return value
     if not isinstance(type_, TensorType) or not is_static(type_.shape):
@@ -222,6 +231,7 @@ def _literal(token: lark.Token, value: object, type_: Type) -> Blob | Constant:
 
 @functools.cache
 def _parser(*, lines: bool) -> lark.Lark:
+    """The parser of modules; with `lines`, its tokens match whole operations and locations (`_LINES`)."""
     return lark.Lark(
         TYPE_RULES + VALUE_RULES + _RULES + (_LINES if lines else ""),
         start=["module", "type"],
@@ -268,5 +278,6 @@ def _type_in_line(text: str) -> Any:
 
 
 def _read(text: str, *, lines: bool) -> Any:
+    """The module of a text, parsed by `_parser(lines=lines)` in a `_ParseState` of its own."""
     with set_inside(_state, _ParseState()):
         return parse_with(_parser(lines=lines), text, start="module", words=_WORDS)

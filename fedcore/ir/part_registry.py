@@ -76,10 +76,13 @@ class PartRegistry(Generic[P]):
             raise FedcoreError(f"a {noun} cannot be called {brief(name)}: names are of letters, digits, _ and -")
 
     def add(self, part: P) -> None:
-        """Registers a part.
+        """Registers a part, and replaces an earlier one of its name.
+
+        Counts it, unless it is the first registration of a built-in part. A counted one makes compiled programs stale
+        if the parts decide results.
 
         Raises:
-            FedcoreError: it has the name of a built-in part, which stays.
+            FedcoreError: a third party's part has the name of a built-in part, and the registry `keeps_built_in`.
         """
         is_ours = (getattr(part.run, "__module__", None) or "").startswith(f"{self._package}.")
         if self._keeps_built_in and part.name in self._built_in and not is_ours:
@@ -94,7 +97,7 @@ class PartRegistry(Generic[P]):
         """The part of a name; a built-in one is imported first.
 
         Raises:
-            FedcoreError: there is none; the message lists the names that there are.
+            FedcoreError: no part has the name; the message lists all names.
         """
         if name in self._built_in:  # also when it is registered: the import of its module may not have ended
             import_safely(self._module_of(name))
@@ -103,7 +106,7 @@ class PartRegistry(Generic[P]):
         return self._parts[name]
 
     def all(self, without: Collection[str] = ()) -> list[P]:
-        """The built-in parts in order, then those of imported modules, but for those of the given names."""
+        """The built-in parts in order, then the parts of imported modules, except for those named in `without`."""
         return [self.get(name) for name in self._names() if name not in without]
 
     def imported(self) -> dict[str, P]:

@@ -104,6 +104,7 @@ def call(function: Callable, *arguments: object) -> object:
 
 
 def _bind_typing(types: Sequence[Type], attributes: Attributes) -> Type:
+    """The function's type without its bound parameters; a single parameter that remains is not in a struct."""
     function, *captured = types
     if not isinstance(function, FunctionType) or function.parameter is None:
         raise TypeMismatch(f"bind: a function with parameters is wanted, not {function}")

@@ -80,10 +80,10 @@ def _stem(type_: StructType) -> str:
 
 
 def _free(stem: str, last_numbers: dict[str, int]) -> str:
-    """A new name: the stem, or the first free of `stem1`, `stem2`, …; plain `T` is never given.
+    """A new name: the stem, or the first free of `stem1`, `stem2`, …; never plain `T`, the usual type variable.
 
     Args:
-        last_numbers: names in use -> the last number tried behind the name; gets the new name.
+        last_numbers: name in use -> the last number that was tried behind it. This function adds the new name.
     """
     n = last_numbers.get(stem, 0)
     name = f"{stem}{n}" if n else stem
