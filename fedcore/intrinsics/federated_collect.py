@@ -12,14 +12,19 @@ from fedcore.types import Type, is_static, member_of, tensor_leaves
 
 
 def _check_bounded(name: str, types: Sequence[Type], attributes: Attributes) -> None:
+    """The `Rule` of `federated_collect`: `max_clients` bounds its memory, and values of known shapes become rows.
+
+    Raises:
+        TypeMismatch: `max_clients` is no positive int, or a client value holds no tensor or one of unknown shape.
+    """
     count = attributes["max_clients"]
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise TypeMismatch(f"{name}: `max_clients` is a whole number of at least 1, not {brief(count)}")
     if not tensor_leaves(types[0]):
         raise TypeMismatch(f"{name}: a value of type {member_of(types[0])} holds no tensors, so it makes no rows")
-    open_ = [str(t) for t in tensor_leaves(types[0]) if not is_static(t.shape)]
-    if open_:
-        raise TypeMismatch(f"{name}: values of {open_[0]} differ in shape, so they make no rows; pad them first")
+    varying = [str(t) for t in tensor_leaves(types[0]) if not is_static(t.shape)]
+    if varying:
+        raise TypeMismatch(f"{name}: values of {varying[0]} differ in shape, so they make no rows; pad them first")
 
 
 @intrinsic(

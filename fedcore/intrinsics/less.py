@@ -12,6 +12,7 @@ _rule = meets("right")
 
 
 def _typing(types: Sequence[Type], attributes: Attributes) -> Type:
+    """The type of the result: bools in the shapes of `left`, which `_SIGNATURE` cannot express."""
     _SIGNATURE.match(types, name="less")
     _rule("less", types, attributes)
     return map_tensors(lambda t: TensorType("bool", t.shape), types[0])

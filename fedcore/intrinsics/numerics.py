@@ -82,6 +82,8 @@ modulo = _elementwise(np.mod)
 
 
 def _comparison(fn: _LeafFunction) -> BinaryFunction:
+    """Applies `fn` leaf by leaf and gives bools; a scalar on the right is compared with every leaf."""
+
     def apply(left: NumpyValue, right: NumpyValue) -> NumpyValue:
         if isinstance(left, tuple) and not isinstance(right, tuple):
             return tuple(apply(part, right) for part in left)
@@ -95,7 +97,7 @@ equal = _comparison(np.equal)
 
 
 def where(condition: NumpyValue, then: NumpyValue, otherwise: NumpyValue) -> NumpyValue:
-    """Selects leaf by leaf; a scalar `condition` or `otherwise` is used for every leaf."""
+    """Selects element by element, in the dtypes of `then`; a scalar `condition` or `otherwise` is for every leaf."""
     if not isinstance(then, tuple):
         then = np.asarray(then)
         return np.where(condition, then, otherwise).astype(then.dtype)
@@ -105,13 +107,15 @@ def where(condition: NumpyValue, then: NumpyValue, otherwise: NumpyValue) -> Num
 
 
 def cast(value: NumpyValue, dtype: DType) -> NumpyValue:
+    """Casts each leaf as the intrinsic `cast` does: floats saturate at the limits of an integer dtype, NaN gives 0."""
+
     def leaf(x: np.ndarray) -> np.ndarray:
         real = x.real if x.dtype.kind == "c" and not (dtype.is_complex or dtype.name == "bool") else x
         if not (dtype.is_integer and (real.dtype.kind == "f" or real.dtype.name == "bfloat16")):
             return real.astype(dtype.numpy)
         info = np.iinfo(dtype.numpy)
         least, most = (np.asarray(float(limit)).astype(real.dtype) for limit in (info.min, info.max))
-        fits = (real > least) & (real < most)
+        fits = (real > least) & (real < most)  # `most` may be rounded up to a number that the dtype does not hold
         limit = np.where(np.isnan(real), 0, np.where(real >= most, info.max, info.min)).astype(dtype.numpy)
         return np.where(fits, np.where(fits, real, 0).astype(dtype.numpy), limit)
 

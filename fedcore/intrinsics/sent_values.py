@@ -54,15 +54,16 @@ def table_rows_of(stage: Function) -> int:
 
 
 def crosses_in_rows(leaf: Type, table_rows: int) -> bool:
-    """Whether a leaf that a client sends crosses as the numbers and entries of its non-zero rows where these are fewer
-    bits than all rows: a float32 table of at least `table_rows` rows.
+    """Whether a leaf that a client sends may cross as its non-zero rows: a float32 table of at least `table_rows` rows.
+
+    A client sends the numbers and the entries of these rows if they take fewer bits than the whole table.
 
     Args:
         table_rows: of the client's stage, see `table_rows_of`.
     """
     if not table_rows or not isinstance(leaf, TensorType) or leaf.dtype.name != "float32" or leaf.rank != 2:
         return False
-    return leaf.size_bits is not None and table_rows <= (leaf.sizes[0] or 0) < 1 << 31
+    return leaf.size_bits is not None and table_rows <= (leaf.sizes[0] or 0) < 1 << 31  # a row's number is an int32
 
 
 def row_bits(table: TensorType) -> int:
@@ -95,7 +96,15 @@ def client_cut(plan: Module, fold: Operation) -> ClientCut:
 
 
 class _Stage:
-    """The values of a client stage that do not depend on the partial, by what the server needs to compute them."""
+    """The values of a client stage that do not depend on the partial, by what the server needs to compute them.
+
+    Attributes:
+        dependent: names of the values that depend on the partial.
+        contributions: names of the other values that the dependent ones are computed from.
+        shared: names of the broadcasts.
+        constant: names of the values that are computed from no parameter and draw no random numbers.
+        repeatable: names of the operations that give equal results for equal operands.
+    """
 
     def __init__(self, plan: Module, fold: Operation) -> None:
         self.stage = stage = plan.function(fold.operands[1].name)
@@ -118,6 +127,11 @@ class _Stage:
         }
 
     def cut(self) -> ClientCut:
+        """Finds the cut by a walk, in order, over the values that do not depend on the partial.
+
+        The server `has` constants, broadcasts, sent values, and the values that follow from these. A value of
+        `_distinct` is sent unless it follows from values that are sent before it.
+        """
         labels = self._distinct()
         names = {path_of(name, self.by_name): name for name in labels}
         has, sent = self.constant | self.shared, set[str]()
@@ -145,12 +159,13 @@ class _Stage:
         )
 
     def _range(self, name: str) -> str:
+        """The `secure` of a `Sent`: the range of the integers of a value, else `OPEN`."""
         return self.by_name[name].attributes.get("secure", OPEN) if name in self.by_name else OPEN
 
     def _recomputed(self, follows: Set[str]) -> frozenset[str]:
-        """The operations that are read behind the cut only: constants, and those that follow from sent values.
+        """The operations that only the accumulation reads: constants, and operations that follow from sent values.
 
-        Literals, and elements of what is sent, are where they are used.
+        Leaves out literals, and elements of sent values: they stay with the operations that use them.
         """
         users = collections.defaultdict(set)
         for op in self.stage.operations:
@@ -169,11 +184,12 @@ class _Stage:
         return frozenset(recomputed)
 
     def _distinct(self) -> dict[str, str]:
-        """The values that the contributions are put together of, each once, with labels: structs opened, constants and
-        broadcasts left out, messages in place of what is computed from them.
+        """Name -> label of each value that the contributions are computed from, once each.
+
+        Opens structs, leaves out constants and broadcasts, and takes messages in place of values computed from them.
         """
         names_of, messages = ValueNames(self.stage), self._messages()
-        value_paths: dict[str, tuple] = {}  # by name the path from the value that no `item` takes apart
+        value_paths: dict[str, tuple] = {}  # name -> its `path_of`
         stack: list[tuple[str, str | None]] = [(name, None) for name in reversed(self.contributions)]
         labels: dict[str, str] = {}
         while stack:
@@ -196,15 +212,15 @@ class _Stage:
                 value_paths[name], labels[name] = path, label or names_of.of(name) or name
         paths = set(value_paths.values())
         names_by_path: dict[tuple, str] = {}
-        for name, path in value_paths.items():  # what stands in another value that is sent is not sent again
+        for name, path in value_paths.items():  # a part of another sent value is not sent again
             if not any(path[:n] in paths for n in range(1, len(path))):
                 names_by_path.setdefault(path, name)
         return {name: labels[name] for name in names_by_path.values()}
 
     def _messages(self) -> dict[str, tuple[str, ...]]:
-        """By the name of each value that the server can compute from messages, these messages.
+        """Name -> its messages, for each value that the server can compute from messages.
 
-        A graph that decodes may fail, for a code that is altered.
+        Allows graphs that may fail, since decoding fails for a code that was altered.
         """
         has, messages = self.constant | self.shared, dict[str, tuple[str, ...]]()
         for op in self.stage.operations:
@@ -222,7 +238,7 @@ class _Stage:
 
 
 def _contributions(stage: Function, *, keeps: bool) -> tuple[set[str], list[str]]:
-    """The values that depend on the partial, and the others that these are computed from.
+    """The names of values that depend on the partial, and of the other values that these are computed from.
 
     Args:
         keeps: the stage returns the partial and the kept value.
