@@ -156,6 +156,7 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 
 def _raise_later(interrupt: type[BaseException]) -> None:
+    """Raises an exception in the main thread after 10 ms, by SIGALRM; does nothing where there are no timers."""
     if not hasattr(signal, "setitimer"):
         return
 

@@ -130,8 +130,11 @@ def read_target(target: str, work: Work, *, trusted: bool = False) -> "Module":
 
     Args:
         work, trusted: as for `read_module`.
+    Returns:
+        The file's module, at any stage; for a computation its traced module.
     Raises:
         click.BadParameter: `target` is neither a file nor MODULE:NAME.
+        FedcoreError: the file is wrong, or the import of the module raises.
     """
     if ":" in target and not os.path.exists(target):
         work.module = import_computation(target).to_module("traced")
@@ -220,6 +223,7 @@ def computations_of(module_name: str) -> dict:
 
 
 def _computations(module_name: str) -> str:
+    """The end of an error's message: the computations that an imported module has."""
     names = vars(sys.modules[module_name]).items()
     there = [name for name, v in names if hasattr(v, "to_module") and not isinstance(v, type)]
     return f"its computations: {', '.join(there)}" if there else "it has no computations"

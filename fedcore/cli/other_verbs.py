@@ -14,7 +14,7 @@ def names_of_other_verbs() -> list[str]:
 def other_verb(name: str) -> click.Command | None:
     """The verb of another package; None if no package has it.
 
-    Of one that does not load, a command that says why, so that `fedcore --help` still works.
+    If the verb does not load, returns a command that fails with the reason, so that `fedcore --help` still works.
     """
     entry = next(iter(entry_points(group=ENTRY_POINTS, name=name)), None)
     if entry is None:
@@ -27,6 +27,7 @@ def other_verb(name: str) -> click.Command | None:
 
 
 def _broken(entry: EntryPoint, why: str) -> click.Command:
+    """A command in place of one that does not load: it takes any arguments, and fails with the reason."""
     problem = f"the entry point {entry.name} = {entry.value} of {ENTRY_POINTS} {why}"
 
     def fail(arguments: tuple[str, ...]) -> None:

@@ -53,7 +53,11 @@ class Trial:
 
 @attrs.frozen
 class Tuned:
-    """The measured strategies of each stage, and the plan with the best strategies."""
+    """The measured strategies of each stage, and the plan with the best strategies.
+
+    Args:
+        trials: stage -> its trials: first the strategy that the compiler's rules choose. One of them is `chosen`.
+    """
 
     trials: dict[str, list[Trial]]
     plan: Module

@@ -54,6 +54,7 @@ class _Links:
 
 
 def ir_view(computation: Computation) -> Markup:
+    """A button for each pass, and for each text of the module a view, of which the page shows one at a time."""
     if not computation.stages:
         return element("p", _why_no_passes(computation))
     chips: list[Markup] = []
@@ -108,23 +109,27 @@ def _last_of_each_form(computation: Computation) -> set[int]:
 
 
 def _whole(text: str, links: _Links) -> Markup:
+    """All lines of a module's text, numbered."""
     rows = [element("li", _line(line, links)) for line in text.rstrip("\n").split("\n")]
     return element("ol", rows, class_="ir")
 
 
 def _side_by_side(old_text: str, new_text: str, old_links: _Links, new_links: _Links) -> Markup:
+    """A table with the lines of two texts side by side; source locations are shown, but not compared."""
     left, right = old_text.rstrip("\n").split("\n"), new_text.rstrip("\n").split("\n")
-    plain = [[_LOCATION.sub("", line) for line in lines] for lines in (left, right)]
-    matcher = LineMatcher(plain[0], plain[1])
+    old_code, new_code = ([_LOCATION.sub("", line) for line in lines] for lines in (left, right))
+    matcher = LineMatcher(old_code, new_code)
     rows = []
-    for tag, a, b, c, d in matcher.get_opcodes():
+    for tag, start, stop, new_start, new_stop in matcher.get_opcodes():
         if tag == "equal":
-            ends = {"first": a == 0, "last": b == len(left)}
-            rows.extend(_equal(left[a:b], right[c:d], a, c, old_links, new_links, **ends))
+            ends = {"first": start == 0, "last": stop == len(left)}
+            equal_lines = left[start:stop], right[new_start:new_stop]
+            rows.extend(_equal(*equal_lines, start, new_start, old_links, new_links, **ends))
             continue
-        for i in range(max(b - a, d - c)):
-            old = _cell(left[a + i], a + i, "old", old_links) if a + i < b else _NOTHING
-            new = _cell(right[c + i], c + i, "new", new_links) if c + i < d else _NOTHING
+        for i in range(max(stop - start, new_stop - new_start)):
+            old_line, new_line = start + i, new_start + i
+            old = _cell(left[old_line], old_line, "old", old_links) if old_line < stop else _NOTHING
+            new = _cell(right[new_line], new_line, "new", new_links) if new_line < new_stop else _NOTHING
             rows.append(element("tr", old, new))
     columns = element("colgroup", [(element("col", class_="n"), element("col"))] * 2)
     return element("div", element("table", columns, rows, class_="diff"), class_="scroll")
@@ -134,9 +139,23 @@ _NOTHING = join(element("td", class_="n none"), element("td", class_="none"))
 
 
 def _equal(
-    left: list[str], right: list[str], a: int, c: int, old_links: _Links, new_links: _Links, *, first: bool, last: bool
+    left: list[str],
+    right: list[str],
+    start: int,
+    new_start: int,
+    old_links: _Links,
+    new_links: _Links,
+    *,
+    first: bool,
+    last: bool,
 ) -> list[Markup]:
-    """Unchanged lines, of which only lines next to a change are shown."""
+    """The rows of a run of unchanged lines, of which only lines next to a change are shown.
+
+    Args:
+        left, right: the run in the old and the new text; they may differ in source locations.
+        start, new_start: the index of the run's first line in the old and the new text.
+        first, last: whether no change stands before the run, or behind it.
+    """
     count = len(left)
     head, tail = (0 if first else _CONTEXT), (0 if last else _CONTEXT)
     if count <= head + tail + 1:
@@ -148,17 +167,20 @@ def _equal(
             says = f"{hidden} equal line{'s' * (hidden != 1)}"
             rows.append(element("tr", element("td", says, colspan=4), class_="gap"))
         if i < head or i >= count - tail:
-            old, new = _cell(left[i], a + i, "same", old_links), _cell(right[i], c + i, "same", new_links)
+            old = _cell(left[i], start + i, "same", old_links)
+            new = _cell(right[i], new_start + i, "same", new_links)
             rows.append(element("tr", old, new))
     return rows
 
 
 def _cell(line: str, index: int, kind: str, links: _Links) -> Markup:
+    """The two cells of a line, its number and its text; `kind` is "old", "new" or "same"."""
     number = element("td", index + 1, class_=f"n {kind}")
     return join(number, element("td", element("code", _line(line, links)), class_=kind))
 
 
 def _line(line: str, links: _Links) -> Markup:
+    """A line of a module's text, with its source location as a link if the file was recorded."""
     computation = links.one
     location = _LOCATION.search(line)
     name = _unquote(location[1]) if location else None
@@ -179,6 +201,7 @@ def _line(line: str, links: _Links) -> Markup:
 
 
 def _unquote(text: str) -> str | None:
+    """The content of a quoted text; None if it is no JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -213,6 +236,7 @@ def source_panes(recorded: Recorded) -> Markup:
 
 
 def _source(name: str, text: str) -> Markup:
+    """The pane of a source file, with numbered lines to which locations lead."""
     rows = [element("li", line or " ", data_line=i) for i, line in enumerate(text.split("\n"), 1)]
     return _pane(name, name, rows)
 
@@ -225,5 +249,6 @@ def _graph(digest: str, text: str) -> Markup:
 
 
 def _pane(source: str, title: str, rows: list[Markup]) -> Markup:
+    """A hidden pane, which a click on an element with `data-file` equal to `source` opens."""
     caption = element("figcaption", title, element("button", "×"))
     return element("figure", caption, element("ol", rows, class_="ir"), data_source=source, hidden=True)

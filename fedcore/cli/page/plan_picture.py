@@ -17,6 +17,7 @@ _SCHEDULES = 20  # number of schedules that are shown
 
 
 def plan_picture(computation: Computation) -> Markup:
+    """The plan of a computation: the picture, a table of its stages, sizes, schedules and regions."""
     module = computation.parse_plan()
     if module is None:
         return element("p", "There is no plan; the tab IR has what was recorded.")
@@ -75,6 +76,11 @@ def _regions(calls: list[CallRecord]) -> Markup | None:
 
 
 def _stage_row(stage: Function, spent: dict[str, tuple[int, float]]) -> Markup:
+    """The row of a stage in the table.
+
+    Args:
+        spent: stage -> (number of runs, total seconds).
+    """
     how = ", ".join(f"{k} {v}" for k, v in stage.attributes.items()) or "–"
     work = [op for op in stage.operations if op.kind not in ("item", "struct")]
     kinds = ", ".join(f"call @{op.operands[0].name}" if op.kind == "call" else op.kind for op in work) or "none"
@@ -94,6 +100,14 @@ def _stage_row(stage: Function, spent: dict[str, tuple[int, float]]) -> Markup:
 
 
 class _Picture:
+    """Draws the main function of a plan as SVG: the server's lane above the clients', and time from left to right.
+
+    Attributes:
+        ops: the operations of main, by name.
+        columns: name of each operation that is drawn -> its column, counted from 0; crossings have fractions.
+        out: the arrows to the result.
+    """
+
     def __init__(self, module: Module) -> None:
         self.module = module
         self.ops = {op.name: op for op in module.main.operations}
@@ -120,8 +134,8 @@ class _Picture:
         )  # fmt: skip
 
     def _arrange(self, shown: list[Operation]) -> float:
-        """Gives each operation its column, and returns the last: crossings stand between those of stages."""
-        column, behind = 0.0, 0.0  # of the stage before, and of what stands behind it
+        """Gives each operation its column, crossings between the columns of stages; returns the last column."""
+        column, behind = 0.0, 0.0  # the column of the last stage, and of the last operation
         for op in shown:
             if op.kind in _CROSSES:
                 behind = max(column + 0.5, behind + 0.85) if behind > column else column + 0.5
@@ -158,13 +172,15 @@ class _Picture:
         return self._x(self.columns[name]) + _BOX, _WORK[op.kind] + _HEIGHT / 2
 
     def _parameter_y(self, name: str) -> float:
+        """The middle of a parameter's box; the parameters of a lane are spread evenly around its middle."""
         parameters = self.module.main.parameters
-        mine = next(p for p in parameters if p.name == name)
-        same = [p.name for p in parameters if _at_clients(p.type) == _at_clients(mine.type)]
-        base = _CLIENT_Y if _at_clients(mine.type) else _SERVER_Y
-        return base + _HEIGHT / 2 + (same.index(name) - (len(same) - 1) / 2) * 28
+        at_clients = next(_at_clients(p.type) for p in parameters if p.name == name)
+        names_in_lane = [p.name for p in parameters if _at_clients(p.type) == at_clients]
+        base = _CLIENT_Y if at_clients else _SERVER_Y
+        return base + _HEIGHT / 2 + (names_in_lane.index(name) - (len(names_in_lane) - 1) / 2) * 28
 
     def _edge(self, source: str, op: Operation) -> Markup:
+        """The arrow from a parameter or an operation to an operation that reads it."""
         x0, y0 = self._place(source)
         column = self._x(self.columns[op.name])
         if op.kind == "broadcast":
@@ -190,6 +206,7 @@ class _Picture:
         return _arrow("clients" if client else "server", path)
 
     def _box(self, op: Operation) -> Markup:
+        """The box of a stage, or of a crossing with its bits."""
         x = self._x(self.columns[op.name])
         middle = x + _BOX / 2
         if op.kind in _CROSSES:
@@ -220,6 +237,7 @@ class _Picture:
         )
 
     def _inputs(self) -> list[Markup]:
+        """A box for each parameter of main."""
         out = []
         for p in self.module.main.parameters:
             at = "clients" if _at_clients(p.type) else "server"
@@ -236,6 +254,7 @@ class _Picture:
         return out
 
     def _result(self, column: float) -> list[Markup]:
+        """A box for the result in each lane that holds a part of it; puts the arrows to them into `out`."""
         main = self.module.main
         if not isinstance(main.result, Ref):
             return []
@@ -243,11 +262,11 @@ class _Picture:
         out = []
         sources = self._sources(probe)
         for at, base in (("server", _SERVER_Y), ("clients", _CLIENT_Y)):
-            mine = [s for s in sources if (self._place(s)[1] > _CROSS_Y + 30) == (at == "clients")]
-            if not mine:
+            sources_in_lane = [s for s in sources if (self._place(s)[1] > _CROSS_Y + 30) == (at == "clients")]
+            if not sources_in_lane:
                 continue
             x, y = self._x(column), base + _HEIGHT / 2
-            for source in mine:
+            for source in sources_in_lane:
                 x0, y0 = self._place(source)
                 bend = max(30.0, (x - x0) / 2)
                 self.out.append(_arrow(at, f"M{x0} {y0}C{x0 + bend} {y0} {x - bend} {y} {x - 4} {y}"))
@@ -268,6 +287,7 @@ def _arrow(at: str, path: str) -> Markup:
 
 
 def _line_of(stage: Function) -> str:
+    """The last of the user's lines that a stage is traced from, shortened, with the number of the others."""
     lines = list(dict.fromkeys(str(op.location) for op in stage.operations if op.location is not None))
     if not lines:
         return ""

@@ -52,11 +52,16 @@ def try_(directory: Path, rounds: int) -> None:
 
 
 def _print_log(site: str, lines: list[dict]) -> None:
-    ran = [line for line in lines if line["what"] == "ran"]
-    masks = " before masks" if any(line["masked"] for line in ran) else ""
-    click.echo(f"{site}: {len(ran)} runs, sent {sum(line['bits'] for line in ran)} bits{masks}")
-    for sent in dict.fromkeys(tuple(line["sent"]) for line in ran):
-        click.echo("  in masked sums: " if all(line["masked"] for line in ran) else "  ", nl=False)
+    """Prints the number of a site's runs, the bits that they sent, and each different list of tensors sent.
+
+    Args:
+        lines: of the `SiteLog`.
+    """
+    runs = [line for line in lines if line["what"] == "ran"]
+    masks = " before masks" if any(line["masked"] for line in runs) else ""
+    click.echo(f"{site}: {len(runs)} runs, sent {sum(line['bits'] for line in runs)} bits{masks}")
+    for sent in dict.fromkeys(tuple(line["sent"]) for line in runs):
+        click.echo("  in masked sums: " if all(line["masked"] for line in runs) else "  ", nl=False)
         click.echo(", ".join(sent))
     failed = [line["error"] for line in lines if line["what"] == "failed"]  # the server may not know
     for error in dict.fromkeys(failed):

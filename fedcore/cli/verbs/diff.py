@@ -56,6 +56,12 @@ def diff(
 
 
 def _module(path: str, stage: str | None, trusted: bool) -> "Module":
+    """The module of a file or of MODULE:NAME, compiled to a stage unless that is None.
+
+    Raises:
+        click.BadParameter: the module is at a later stage.
+        FedcoreError: the file is wrong.
+    """
     from fedcore.cli.loading import quiet_start, read_target
 
     module = read_target(path, Work(), trusted=trusted)
@@ -71,6 +77,11 @@ def _module(path: str, stage: str | None, trusted: bool) -> "Module":
 
 
 def _show(result: "Comparison", a: str, b: str) -> None:
+    """Prints a comparison: side by side on a terminal with colours, else as a unified diff.
+
+    Args:
+        a, b: the names of the two modules, as on the command line.
+    """
     import sys
 
     from fedcore.cli.printing import has_colours

@@ -45,8 +45,9 @@ def report(work: Work, directory: Path, output: Path | None, format_: str) -> No
         write_whole(path, text)
     except OSError as error:
         raise click.BadParameter(f"cannot write {path}: {error.strerror}", param_hint="-o") from None
-    ones = len(recorded.computations)
+    computation_count = len(recorded.computations)
     calls = f"{len(recorded.calls)} call{'s' * (len(recorded.calls) != 1)}"
-    click.echo(f"{path}: {calls} of {ones} computation{'s' * (ones != 1)}, {len(text.encode()) / 1024:.0f} KiB")
+    computations = f"{computation_count} computation{'s' * (computation_count != 1)}"
+    click.echo(f"{path}: {calls} of {computations}, {len(text.encode()) / 1024:.0f} KiB")
     for timeline in recorded.timelines:
         click.echo(f"{timeline}: open it at ui.perfetto.dev")

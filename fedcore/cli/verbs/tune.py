@@ -148,6 +148,7 @@ def _modules(target: str, work: Work, *, trusted: bool, all_: bool) -> dict:
 
 
 def _has_clients(module: "Module") -> bool:
+    """Whether the plan of a module has a client stage."""
     from fedcore.compiler import compile_module
 
     return any(op.kind in ("fold", "collect") for op in compile_module(module).main.operations)
@@ -161,6 +162,7 @@ def _check_sizes(option: str, numbers: Iterable[int]) -> None:
 
 
 def _by_client(type_: "Type") -> bool:
+    """Whether values of the type hold a value for each client."""
     from fedcore.types import FederatedType
 
     return isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal
@@ -209,6 +211,7 @@ _NARROWEST = 80  # columns that hold the table; a narrower terminal wraps its li
 
 
 def _print(tuned: "Tuned", plan: "Module", output: str) -> None:
+    """Prints a table for each stage, the pinned plan's digest, and how to use it."""
     import sys
 
     from rich.console import Console
@@ -234,6 +237,11 @@ def _print(tuned: "Tuned", plan: "Module", output: str) -> None:
 
 
 def _row(trial: "Trial", first: "Trial") -> list[str]:
+    """The cells of a trial in the table of `_print`.
+
+    Args:
+        first: the trial of the compiler's choice, which times are compared with.
+    """
     attributes = trial.attributes
     strategy = f"{attributes.get('strategy', '')}{', xla' if attributes.get('xla') else ''}"
     named = [strategy, str(attributes.get("width", "")), str(attributes.get("block", ""))]
@@ -245,6 +253,11 @@ def _row(trial: "Trial", first: "Trial") -> list[str]:
 
 
 def _print_comparisons(tunings: dict) -> None:
+    """Prints a line for each stage: the strategy that the compiler's rules choose, and a faster one if there is any.
+
+    Args:
+        tunings: name of a computation -> its `Tuned`, in which the first trial of a stage is the rules' choice.
+    """
     from fedcore.cli.tuning import format_strategy
 
     for name, tuned in tunings.items():
@@ -260,6 +273,7 @@ def _print_comparisons(tunings: dict) -> None:
 
 
 def _print_comparisons_json(tunings: dict) -> None:
+    """`_print_comparisons` as JSON; `share` is the fastest strategy's time over that of the rules' choice."""
     import json
 
     from fedcore.cli.tuning import format_strategy
@@ -279,6 +293,7 @@ def _print_comparisons_json(tunings: dict) -> None:
 
 
 def _print_json(tuned: "Tuned", plan: "Module", output: str) -> None:
+    """Prints each stage's trials, and the file and digest of the pinned plan, as JSON."""
     import json
 
     stages = {
