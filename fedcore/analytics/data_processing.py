@@ -283,6 +283,7 @@ def clipped_counts(
 
 
 def _cap_dataset(dataset: Dataset, max_user_contribution: int, batch_size: int) -> Dataset:
+    """The first max_user_contribution // batch_size batches."""
     most = whole_number("max_user_contribution", max_user_contribution, at_least=1)
     size = whole_number("batch_size", batch_size, at_least=1)
     return dataset.take(most // size) if hasattr(dataset, "take") else dataset  # get_all_elements refuses others

@@ -13,10 +13,10 @@ CLIP_MECHANISMS = ("sub-sampling", "distinct")
 
 
 def checked_clip_mechanism(value: str) -> str:
-    """`value`, if it is a mechanism.
+    """Returns `value` if it is one of `CLIP_MECHANISMS`.
 
     Raises:
-        InvalidValue: it is none.
+        InvalidValue: it is not.
     """
     if value not in CLIP_MECHANISMS:
         raise InvalidValue(f"clip_mechanism is 'sub-sampling' or 'distinct', not {brief(value)}")

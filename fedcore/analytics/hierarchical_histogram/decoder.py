@@ -75,6 +75,7 @@ class HierarchicalHistogramDecoder:
         return fitted_layers
 
     def _is_consistent(self) -> bool:
+        """Whether each node is the sum of its children, up to rounding."""
         pairs = zip(self._layers, self._layers[1:], strict=False)
         return all(np.allclose(above, below.reshape(-1, self._arity).sum(1)) for above, below in pairs)
 
@@ -131,6 +132,10 @@ class HierarchicalHistogramDecoder:
         return start, start + size
 
     def _quantile(self, weight: float) -> int:
+        """The index of the first bin at which the sum of the bins reaches `weight`, found from the root down.
+
+        If the sum is exactly `weight` behind a node of some layer, it is the last bin below that node.
+        """
         index, k = 0, self._arity
         for depth, layer in enumerate(self._estimates[1:], start=1):
             children = layer[index * k : (index + 1) * k]
@@ -145,6 +150,14 @@ class HierarchicalHistogramDecoder:
 
 
 def _layers(value: "ServerOutput | tf.RaggedTensor | list | tuple | dict") -> list[np.ndarray]:
+    """The layers, from the total to the bins, as vectors.
+
+    Args:
+        value: as for `HierarchicalHistogramDecoder`; a dict holds the parts of a ragged tensor, as computations return
+            them.
+    Raises:
+        TypeMismatch: it is no histogram.
+    """
     value = getattr(value, "aggregated_hierarchical_histogram", value)
     if isinstance(value, dict):
         flat, (splits,) = np.asarray(value["flat_values"]), value["nested_row_splits"]

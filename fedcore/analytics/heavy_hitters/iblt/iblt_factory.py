@@ -97,20 +97,20 @@ class IbltFactory(UnweightedAggregationFactory):
         self._values = sum_or_default("value_tensor_agg_factory", value_tensor_agg_factory)
 
     def create(self, value_type: Type) -> AggregationProcess:
-        options, longest = self._options, self._options["string_max_bytes"]
-        size = _values_of_a_string(value_type)
+        options, max_bytes = self._options, self._options["string_max_bytes"]
+        values_per_string = _values_of_a_string(value_type)
 
         @tf_computation(value_type)
         def encode_iblt(dataset: SymbolicDataset) -> tuple[tf.Tensor, tf.Tensor]:
             rows = to_stacked_tensor(dataset)
             strings = rows[DATASET_KEY]
             fits = tf.debugging.Assert(
-                tf.reduce_all(tf.strings.length(strings) <= longest),
-                [f"IbltFactory: each string has at most {longest} bytes (string_max_bytes)"],
+                tf.reduce_all(tf.strings.length(strings) <= max_bytes),
+                [f"IbltFactory: each string has at most {max_bytes} bytes (string_max_bytes)"],
             )
             with tf.control_dependencies([fits]):
                 strings = tf.identity(strings)
-            return IbltTensorEncoder([size], **options).compute_iblt(strings, rows[DATASET_VALUE])
+            return IbltTensorEncoder([values_per_string], **options).compute_iblt(strings, rows[DATASET_VALUE])
 
         result_type: Any = encode_iblt.type_signature.result
         sketch_type, table_type = result_type
@@ -118,7 +118,9 @@ class IbltFactory(UnweightedAggregationFactory):
 
         @tf_computation(sketch_type, table_type)
         def decode_iblt(sketch: tf.Tensor, table: tf.Tensor) -> IbltOutput:
-            strings, _, sums, left = IbltTensorDecoder(sketch, table, [size], **options).get_freq_estimates_tf()
+            strings, _, sums, left = IbltTensorDecoder(
+                sketch, table, [values_per_string], **options
+            ).get_freq_estimates_tf()
             return IbltOutput(strings, sums, left)
 
         @federated_computation
@@ -209,6 +211,11 @@ class ClippingIbltFactory(UnweightedAggregationFactory):
 
 
 def _values_of_a_string(value_type: Type) -> int:
+    """The n of <key=str,value=int64[n]>*.
+
+    Raises:
+        TypeMismatch: `value_type` is another type, or its n is unknown or 0.
+    """
     element = value_type.element if isinstance(value_type, SequenceType) else None
     if isinstance(element, StructType) and element.names == (DATASET_KEY, DATASET_VALUE):
         key, value = element.types

@@ -72,6 +72,7 @@ class _Table:
         raise InvalidValue(f"hash_family is 'random' or 'coupled', not {brief(family)}")
 
     def checksums(self, strings: tf.Tensor) -> tf.Tensor:
+        """int64 of shape [strings], from 0 to below the prime."""
         return keyed_hash(strings, self.field_size, self.seed, _CHECK_STREAM)
 
     def positions(self, strings: tf.Tensor) -> tf.Tensor:
@@ -106,41 +107,51 @@ class _Table:
 
         Args:
             values: of shape [repetitions, table_size, n].
-        Returns: the strings, their counts, their values of shape [strings, n], and the number of strings left.
+        Returns: the strings, their counts, their values of shape [strings, n], and the sum of the counts that are left.
         """
-        n, size = self.num_chunks, self.field_size
+        n, prime = self.num_chunks, self.field_size
 
         def inverse(counts: tf.Tensor) -> tf.Tensor:
             """1 / counts modulo the prime, by Fermat: counts^(prime - 2)."""
             power, result = counts, tf.ones_like(counts)
-            for bit in range((size - 2).bit_length()):
-                if size - 2 >> bit & 1:
-                    result = result * power % size
-                power = power * power % size
+            for bit in range((prime - 2).bit_length()):
+                if prime - 2 >> bit & 1:
+                    result = result * power % prime
+                power = power * power % prime
             return result
 
         def step(turn: tf.Tensor, idle: tf.Tensor, table: tf.Tensor, values: tf.Tensor, *results: tf.Tensor) -> tuple:
+            """Moves the strings that are alone in a cell of one repetition from the table to the results.
+
+            Args:
+                turn: number of the step; each step takes the next repetition.
+                idle: how many steps before this one, without a break, moved no string.
+                values: as for `peel`.
+                results: the strings that were moved, their counts and their values.
+            Returns: the arguments of the next step.
+            """
             repetition = turn % self.repetitions
             cells = table[repetition]
             counts = cells[:, n]
-            chunks = cells[:, :n] * inverse(counts)[:, None] % size
+            chunks = cells[:, :n] * inverse(counts)[:, None] % prime
             strings = self.chunker.decode_tensorflow(chunks)
-            there = tf.range(self.table_size, dtype=tf.int64)
-            single = (  # in a `tf.Graph()` == compares objects
+            cell_numbers = tf.range(self.table_size, dtype=tf.int64)
+            is_single = (  # in a `tf.Graph()` == compares objects
                 tf.not_equal(counts, 0)
-                & tf.equal(cells[:, n + 1], counts * self.checksums(strings) % size)
-                & tf.equal(tf.gather(self.hasher.cells(strings), repetition, axis=1), there)
+                & tf.equal(cells[:, n + 1], counts * self.checksums(strings) % prime)
+                & tf.equal(tf.gather(self.hasher.cells(strings), repetition, axis=1), cell_numbers)
             )
-            where = tf.where(single)[:, 0]
-            strings, counts, chunks = tf.gather(strings, where), tf.gather(counts, where), tf.gather(chunks, where)
-            sums = tf.gather(values[repetition], where)
+            single_cells = tf.where(is_single)[:, 0]
+            strings, counts = tf.gather(strings, single_cells), tf.gather(counts, single_cells)
+            chunks = tf.gather(chunks, single_cells)
+            sums = tf.gather(values[repetition], single_cells)
             positions = self.positions(strings)
-            table = tf.tensor_scatter_nd_sub(table, positions, self.entries(strings, chunks, counts)) % size
+            table = tf.tensor_scatter_nd_sub(table, positions, self.entries(strings, chunks, counts)) % prime
             values = tf.tensor_scatter_nd_sub(values, positions, tf.repeat(sums, self.repetitions, axis=0))
-            more = [tf.concat([a, b], 0) for a, b in zip(results, (strings, counts, sums), strict=True)]
-            return turn + 1, tf.where(tf.size(where) > 0, 0, idle + 1), table, values, *more
+            extended = [tf.concat([a, b], 0) for a, b in zip(results, (strings, counts, sums), strict=True)]
+            return turn + 1, tf.where(tf.size(single_cells) > 0, 0, idle + 1), table, values, *extended
 
-        table = tf.ensure_shape(tf.cast(table, tf.int64) % size, self.shape)
+        table = tf.ensure_shape(tf.cast(table, tf.int64) % prime, self.shape)
         width = values.shape[2]
         nothing = (tf.constant([], tf.string), tf.constant([], tf.int64), tf.zeros([0, width], values.dtype))
         most, row = self.repetitions * self.table_size, tf.TensorShape([None])
@@ -159,6 +170,7 @@ class _Table:
             ),
             parallel_iterations=1,
         )
+        # Each string that is left counts in every repetition; rounded up, so that 0 means that no count is left.
         return strings, counts, sums, -(-tf.reduce_sum(left[:, :, n]) // self.repetitions)
 
 
@@ -430,6 +442,11 @@ def decode_iblt_tensor_tf(
 
 
 def _strings(value: tf.types.experimental.TensorLike) -> tf.Tensor:
+    """A vector of strings as a tensor.
+
+    Raises:
+        TypeMismatch: it is none.
+    """
     strings = tf.convert_to_tensor(value)
     if strings.dtype != tf.string or strings.shape.rank != 1:
         raise TypeMismatch(
@@ -469,7 +486,7 @@ def _shape(value: Sequence[int]) -> tuple[int, ...]:
 
 
 def _by_string(strings: np.ndarray, numbers: np.ndarray) -> dict:
-    """A cut character at the end of a string is left out, as in TensorFlow Federated."""
+    """String -> its number or numbers. Leaves out a cut character at a string's end, as TensorFlow Federated does."""
     return {s.decode("utf-8", "ignore"): n for s, n in zip(strings.tolist(), numbers.tolist(), strict=True)}
 
 
