@@ -26,7 +26,7 @@ from fedcore.simulation.participation import (
 
 
 def dp_accounting() -> Any:
-    """The package.
+    """The package dp_accounting with its accountants.
 
     Raises:
         FedcoreError: it is not installed.
@@ -114,25 +114,31 @@ def account(rounds: Sequence[Round], participation: Participation, first_round: 
 
 
 def _least(rounds: Sequence[Round], participation: PassParticipation, first_round: int) -> list[float]:
-    """The least noise multiplier of each of the ranges of rounds in which a client takes part at most once."""
+    """The least noise multiplier in each of the ranges of rounds (`windows`) that a client takes part in at most once.
+
+    Args:
+        first_round: the number of the first one for the participation.
+    """
     windows = participation.windows(first_round, first_round + len(rounds))
     return [min(rounds[number - first_round].noise_multiplier for number in window) for window in windows]
 
 
 def _account_poisson(rounds: Sequence[Round], participation: PoissonParticipation) -> Accounted:
-    """Rounds of Poisson sampling, with a period p from one of p groups of clients after the other.
+    """Rounds of Poisson sampling; with a period p, p groups of clients take turns.
 
-    A client is drawn in at most one of p consecutive rounds, so such a window counts as one sampled Gaussian, with the
-    least noise multiplier of its rounds. Windows may begin with any round, here with the first.
+    A client may be drawn in at most one of p consecutive rounds. So each window of p rounds counts as one Gaussian
+    mechanism over a Poisson sample, with the least noise multiplier of the window. The first window begins with the
+    first round, though any other division into windows would do.
     """
     multipliers = _least(rounds, _without_chance(participation), 0)
-    # A client that joins or leaves would move others to other groups, so it stays and sends zeros.
     parts = tuple((poisson_sampled(z, participation.rate), count) for z, count in _run_lengths(multipliers))
+    # With several groups, a client that joins or leaves may move others to other groups. So it stays, and sends zeros.
     relation = "ADD_OR_REMOVE_ONE" if participation.period == 1 else "REPLACE_SPECIAL"
     return Accounted(parts, relation, "Poisson sampling")
 
 
 def _account_without_replacement(rounds: Sequence[Round], population: int) -> Accounted:
+    """Rounds whose clients are a sample of fixed size; a client is replaced, so that the size stays."""
     dp = dp_accounting()
     parts = []
     for (z, cohort), count in _run_lengths([(r.noise_multiplier, r.cohort) for r in rounds]):
@@ -230,7 +236,12 @@ def _squared_in_tree(first: int, stop: int, participation: PassParticipation) ->
 
 
 def _schedule(parts: Sequence[tuple[float, float]], sampling: str) -> Accounted:
-    """Gaussian mechanisms of noise multipliers and squared sensitivities, joined into one."""
+    """Gaussian mechanisms without amplification by sampling; each run of n equal ones is one with √n times the sensitivity.
+
+    Args:
+        parts: the noise multiplier and the squared sensitivity of each; one of sensitivity 0 is left out.
+        sampling: as of `Accounted`.
+    """
     events = [gaussian(z / math.sqrt(squared * count)) for (z, squared), count in _run_lengths(parts) if squared]
     return Accounted(tuple((event, 1) for event in events), "REPLACE_SPECIAL", sampling)
 

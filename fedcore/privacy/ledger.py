@@ -109,11 +109,12 @@ class Ledger:
         mechanism = mechanism_of_state(private)
         size = self._round_size(private, cohort, self._first + len(self._rounds))
         added = [*self._rounds, Round(mechanism, size)]
-        account(added, self.participation, self._first)
+        account(added, self.participation, self._first)  # raises if it does not cover the new round, before it is added
         self._rounds, self._states = added, [*self._states, count]
         return self._as_row(mechanism)
 
     def _as_row(self, mechanism: Mechanism) -> dict[str, Any]:
+        """The result of `record`."""
         return {
             "round": len(self._rounds),
             "epsilon": self.epsilon(),
@@ -215,6 +216,11 @@ class Ledger:
         return account(self._first_rounds(rounds), self.participation, self._first)
 
     def _first_rounds(self, rounds: int | None) -> list[Round]:
+        """The first so many recorded rounds; all for None.
+
+        Raises:
+            InvalidValue: fewer are recorded.
+        """
         count = len(self._rounds) if rounds is None else whole_number("rounds", rounds, at_least=0)
         if count > len(self._rounds):
             raise InvalidValue(f"only {len(self._rounds)} rounds are recorded, not {count}")
@@ -327,6 +333,7 @@ class Ledger:
         return size
 
     def _check_identifiers(self, cohort: list, number: int) -> None:
+        """Raises InvalidValue if the sampler, called again for round `number`, draws other clients."""
         if not callable(self._sampler):
             return
         drawn = list(self._sampler(number, len(cohort) if getattr(self._sampler, "takes_size", True) else None))
@@ -357,6 +364,11 @@ def results_without_noise(process: IterativeProcess) -> tuple[str, ...]:
 
 
 def participation_of(sampler: Any) -> Participation:
+    """The participation of a sampler, or the description itself.
+
+    Raises:
+        TypeMismatch: the sampler has none.
+    """
     participation = getattr(sampler, "participation", sampler)
     if isinstance(participation, PoissonParticipation | FixedSizeParticipation | PassParticipation):
         return participation
@@ -367,6 +379,11 @@ def participation_of(sampler: Any) -> Participation:
 
 
 def valid_delta(delta: float, population: int) -> float:
+    """Returns delta as a float.
+
+    Raises:
+        InvalidValue: it is not above 0 and below 1/population.
+    """
     number = float(real_number("delta", delta, above=0))
     if number >= 1 / population:
         raise InvalidValue(

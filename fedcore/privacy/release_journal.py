@@ -91,6 +91,11 @@ class ReleaseJournal:
         self._releases = (*self._releases, release)
 
     def _read(self, path: Path) -> None:
+        """Reads the releases of a file, and removes its last line if a crash cut it off.
+
+        Raises:
+            InvalidValue: a line is no release.
+        """
         lines = path.read_text(encoding="utf-8").split("\n")
         if lines.pop():
             write_whole(path, "".join(f"{line}\n" for line in lines))
