@@ -114,6 +114,13 @@ class _DataRuntime:
         return self._runtime.run(module, values, report)
 
     def _cohort(self, data: DataDescriptor, type_: Type, name: str) -> Cohort:
+        """The clients of an argument, each materialized when a stage reads it.
+
+        Args:
+            type_, name: of the parameter.
+        Raises:
+            TypeMismatch: the data's type does not fit the parameter's.
+        """
         if not fits(data.type_signature, type_):
             raise TypeMismatch(f"{name} is of type {type_}, but its URIs name data of type {data.type_signature}")
         member = data.type_signature.member
@@ -124,6 +131,7 @@ class _DataRuntime:
 
 
 def _materialize(backend: DataBackend, data: Data, type_: Type) -> Any:
+    """One client's data from a backend; runs the coroutine that the backend may return."""
     value: object = backend.materialize(data, type_)
     if not inspect.isawaitable(value):
         return value

@@ -13,7 +13,7 @@ from fedcore.compat.tff_public_names import COMPILER_INTERNALS, EARLIER, NAMES
 
 
 def value_of(name: str) -> Any:
-    """The object that `fc.name` refers to.
+    """The object that a dotted name below `fc` refers to, such as `learning.algorithms`.
 
     Raises:
         AttributeError: it is not there.

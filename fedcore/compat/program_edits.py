@@ -36,17 +36,21 @@ def edits(source: str) -> list[Edit]:
     except SyntaxError as error:
         raise ParseError(error.msg, source, error.lineno or 1, error.offset or 1) from None
     aliases: dict[str, str] = {}
-    found: set[Edit] = set()
+    needed_edits: set[Edit] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            found.update(_import_edits(node, aliases))
+            needed_edits.update(_import_edits(node, aliases))
     for node in ast.walk(tree):
-        found.update(edit for edit in (_name_edit(node, aliases), *_keras_edits(node)) if edit)
-    return sorted(found)
+        needed_edits.update(edit for edit in (_name_edit(node, aliases), *_keras_edits(node)) if edit)
+    return sorted(needed_edits)
 
 
 def _import_edits(node: ast.Import | ast.ImportFrom, aliases: dict[str, str]) -> Iterator[Edit]:
-    """Yields the edits of an import of TFF, and notes in `aliases` what each name of it is below `fc`."""
+    """Yields the edits of an import of TFF.
+
+    Args:
+        aliases: gets each name that the import binds -> the path below `fc` that it refers to; "" for `fc` itself.
+    """
     if isinstance(node, ast.Import):
         for alias in node.names:
             package, _, inner = alias.name.partition(".")
@@ -69,7 +73,11 @@ def _import_edits(node: ast.Import | ast.ImportFrom, aliases: dict[str, str]) ->
 
 
 def _name_edit(node: ast.AST, aliases: dict[str, str]) -> Edit | None:
-    """The edit of a name of TFF that is not here."""
+    """The edit of a name of TFF that fedcore does not have; None for any other node.
+
+    Args:
+        aliases: as `_import_edits` fills it.
+    """
     if not isinstance(node, ast.Attribute):
         return None
     parts = ast.unparse(node).split(".")
@@ -85,6 +93,7 @@ def _name_edit(node: ast.AST, aliases: dict[str, str]) -> Edit | None:
 
 
 def _advice(name: str) -> str:
+    """The text of the edit of a TFF name that is gone: its replacement and the reason; "" for any other name."""
     replacement = gone(name)
     if replacement is None:
         return ""
@@ -119,6 +128,7 @@ _BATCH_INPUT_SHAPE = "a keras.Input(batch_shape=…) before the layer"
 
 
 def _keras_edits(node: ast.AST) -> Iterator[Edit]:
+    """Yields the edits of a name or a call that Keras 3 does not accept."""
     if isinstance(node, ast.Attribute):
         name = ast.unparse(node).removeprefix("tf.")
         if name in _KERAS_NAMES:
@@ -143,5 +153,5 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _takes_as_keras_2(method: str, call: ast.Call) -> bool:
-    """Whether a call has the arguments that Keras 2 wants: `minimize` some, the others none."""
+    """Whether a call has the arguments that the method takes in Keras 2: `minimize` some, the others none."""
     return bool(call.args or call.keywords) == (method == "minimize")
