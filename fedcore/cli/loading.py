@@ -264,7 +264,11 @@ def import_extension(name: str) -> ModuleType:
 
 @contextlib.contextmanager
 def _own_errors(what: str) -> Iterator[None]:
-    """Makes an error of the user's code a FedcoreError with their line."""
+    """Converts an error of the user's code in the `with` block to a FedcoreError with the line of that code.
+
+    Args:
+        what: the start of the message, such as "importing my_module".
+    """
     try:
         yield
     except click.BadParameter:

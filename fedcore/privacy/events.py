@@ -236,7 +236,7 @@ def _squared_in_tree(first: int, stop: int, participation: PassParticipation) ->
 
 
 def _schedule(parts: Sequence[tuple[float, float]], sampling: str) -> Accounted:
-    """Gaussian mechanisms without amplification by sampling; each run of n equal ones is one with √n times the sensitivity.
+    """Gaussian mechanisms that no sampling amplifies; a run of n equal ones is one with √n times the sensitivity.
 
     Args:
         parts: the noise multiplier and the squared sensitivity of each; one of sensitivity 0 is left out.

@@ -258,9 +258,10 @@ class _Unification(Comparison):
         return isinstance(want.member, AbstractType) and self.kinds.get(want.member.label) == "struct"
 
     def _struct_of_placed(self, have: StructType, want: FederatedType, at: At, path: str, flip: bool) -> None:
-        """Binds S of `want`, which is `{S}@P`, to the struct `have` without its placements, such as <int32@P,int32@P>.
+        """Compares a struct of placed values with `want`, a `{S}@P`, and binds S to the struct without placements.
 
-        All leaves of `have` are at one placement, which P is bound to.
+        So <int32@SERVER,int32@SERVER> binds S to <int32,int32>. If P is a variable, the elements bind it; a struct
+        without leaves is a mismatch while P is not bound.
         """
         mismatch_count = len(self.found)
         self._place_elements(have, want, at, path, flip)

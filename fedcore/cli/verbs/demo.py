@@ -171,6 +171,7 @@ def _report() -> "Report":
 
 
 def _summary(training: _Training, rounds: int, seconds: float, out: Path) -> None:
+    """Writes the compiled round and the accuracy curve to `out`, and prints the figures of the training."""
     from fedcore.cli.curve import draw_accuracy
     from fedcore.learning.programs.progress_bar import as_bits
     from fedcore.whole_files import write_whole

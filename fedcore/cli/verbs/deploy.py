@@ -52,7 +52,7 @@ def try_(directory: Path, rounds: int) -> None:
 
 
 def _print_log(site: str, lines: list[dict]) -> None:
-    """Prints the number of a site's runs, the bits that they sent, and each different list of tensors sent.
+    """Prints a site's number of runs, the bits and the tensors that they sent, and the errors of failed requests.
 
     Args:
         lines: of the `SiteLog`.
