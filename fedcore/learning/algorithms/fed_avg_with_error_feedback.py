@@ -104,13 +104,13 @@ def build_fed_avg_with_error_feedback(
         codes = federated_map(
             lambda value, seed: codec.encode(value, seed, ())[0], (corrected, federated_random_seed(CLIENTS))
         )
-        # A client decodes for itself what the server decodes of its message.
+        # The client decodes its own code, as the server does, to learn what the code left out.
         own = federated_map(lambda code: codec.decode(code, ()), codes)
         left_out = federated_map(left_out_after, (corrected, own, client_states, results.weight))
-        # With its weight in the message, the weighted change is computed from the message, and is not sent.
-        sent_back = federated_map(lambda code, weight: message((code, weight)), (codes, results.weight))
-        decoded = federated_map(lambda pair: codec.decode(pair[0], ()), sent_back)
-        mean = federated_mean(decoded, federated_map(lambda pair: pair[1], sent_back))
+        # The message holds the code and the weight: the server decodes and weights the change, which does not cross.
+        messages = federated_map(lambda code, weight: message((code, weight)), (codes, results.weight))
+        decoded = federated_map(lambda pair: codec.decode(pair[0], ()), messages)
+        mean = federated_mean(decoded, federated_map(lambda pair: pair[1], messages))
         updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean))
         _, train_metrics = server.aggregate_metrics(results.metrics)
         new_state = next_state(

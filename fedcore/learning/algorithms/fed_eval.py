@@ -154,10 +154,13 @@ def evaluation_work(
     metrics_aggregator: Callable | None = None,
     whole: Callable = whole_weights,
 ) -> EvaluationWork:
-    """The work of the clients' `evaluate : (<W,B*> -> reported metrics)`, aggregated as `build_fed_eval` says.
+    """Builds the clients' part of an evaluation, whose reports are aggregated as `build_fed_eval` says.
 
     Args:
-        whole: (model, sent weights at the clients) -> the weights that `evaluate` takes, while a round is traced.
+        evaluate: a client's work, `(<W,B*> -> reported metrics)`.
+        whole: (model, changing weights at the clients) -> W at the clients; called while a round is traced.
+    Raises:
+        TypeMismatch: `metrics_aggregation_process` is no aggregation process.
     """
     process: Any = metrics_aggregation_process or _TotalOfRounds(model, per_client, metrics_aggregator)
     if metrics_aggregation_process is not None and not isinstance(metrics_aggregation_process, AggregationProcess):
@@ -178,7 +181,7 @@ def evaluation_work(
 
 
 def _wanted_reports(process: Any, reports: Value) -> Value:
-    """The reports of the metrics that an aggregation of the user's takes, where it leaves some out."""
+    """The clients' reports without the metrics that a user's aggregation process does not take."""
     if not isinstance(process, AggregationProcess):
         return reports
     wanted, reported = (member_of(t) for t in (process.next.module.main.parameters[1].type, reports.type))

@@ -73,7 +73,7 @@ class BaselineTaskDatasets:
         validation_data: client data or a data set with the element type of `test_data`. Default: none.
         train_preprocess_fn, eval_preprocess_fn: data set -> data set. Default: the data as they are.
     Raises:
-        FedcoreError: data or functions are none, or test and validation data differ in element type.
+        FedcoreError: an argument is neither data nor a function, or test and validation data differ in element type.
     Example:
         >>> datasets = BaselineTaskDatasets(data, data, train_preprocess_fn=lambda dataset: dataset.batch(2))
         >>> len(datasets.sample_train_clients(num_clients=2, random_seed=1))
@@ -180,6 +180,7 @@ def _element_type(role: str, data: Any) -> TensorStructure:
 
 
 def _describe(split: str, data: Data) -> tuple[str, str, str]:
+    """The row of a split in the table of `summary`."""
     if isinstance(data, ClientData):
         return split, "Federated", str(len(data.client_ids))
     return split, "Centralized", "N/A"

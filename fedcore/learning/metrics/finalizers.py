@@ -47,15 +47,19 @@ def check_finalizers(metric_finalizers: Any) -> None:
 
 
 def is_model(metric_finalizers: Any) -> bool:
+    """Whether a model stands in the place of finalizers: its `finalize_metrics` takes the states of all metrics."""
     return hasattr(metric_finalizers, "finalize_metrics")
 
 
 def finalizer(metric_finalizers: Any, states: Type) -> Computation:
-    """`(states -> metrics)`.
+    """The computation `(states -> metrics)` of finalizers.
 
+    Args:
+        metric_finalizers: a model, a function of all states, or a function of one state for each metric's name.
+        states: a struct with the type of each metric's state by its name.
     Raises:
-        TypeMismatch: the states are no struct with names, or the finalizers are none.
-        InvalidValue: finalizers and states have other names.
+        TypeMismatch: `states` is no struct with names, or `metric_finalizers` is something else.
+        InvalidValue: the finalizers are of other metrics than the states.
     """
     check_finalizers(metric_finalizers)
     if not isinstance(states, StructType) or None in states.names:

@@ -176,6 +176,8 @@ def functional_model_from_keras(
 
 
 class _KerasModel(HoldsVariables):
+    """The `PureModel` that `from_keras_model` makes."""
+
     @without_collection()
     def __init__(
         self,
@@ -231,6 +233,7 @@ class _KerasModel(HoldsVariables):
         return self.keras_model(x, **self._training(training))
 
     def _fit(self, batch: Sequence[TensorStructure]) -> list:
+        """The parts of a batch, or its inputs alone, with the sizes and labels that the model takes."""
         x, *labels_and_weights = fit_to_inputs(self.keras_model, batch, self.batch_size)
         if labels_and_weights:
             labels_and_weights[0] = fit_labels(labels_and_weights[0], *self._predictions_of_labels)
@@ -281,6 +284,21 @@ class _KerasModel(HoldsVariables):
             private_api_keras.build_compiled_metrics(self.keras_model, labels, self._predictions_of_labels[0])
 
     def _read_weights(self) -> None:
+        """Sorts the model's variables by what a step does with them.
+
+        Sets:
+            trainable, non_trainable: the weights with and without gradients. `first_trainable` and
+                `first_non_trainable` hold for each a function () -> its initial value.
+            layer_states: the states of recurrent layers, then counters: the other variables that a step assigns. They
+                go from batch to batch of a client; a counter begins with its value of `counter_starts`.
+            seed_states, fixed: the variables of seed generators, and those that no step assigns, with their values now.
+            moving_in_evaluation: the weights that a step of an evaluation assigns, with their positions in
+                `non_trainable`.
+            flags: for `check_flags`.
+
+        Raises:
+            TracingError: a weight is overwritten by its gradient.
+        """
         model, initialisers = self.keras_model, active_initialisers()
         overwritten = [v.path for v in model.trainable_variables if getattr(v, "overwrite_with_gradient", False)]
         if overwritten:

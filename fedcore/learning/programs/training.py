@@ -165,6 +165,11 @@ class Training:
         return self.history
 
     def _run_round(self, compile_seconds: Callable[[], float]) -> None:
+        """Runs the next round, with its callbacks, evaluation and releases, and its checkpoint if one is due.
+
+        Args:
+            compile_seconds: how long this training has compiled so far; a row's seconds leave that time out.
+        """
         self.round += 1
         began, compiled = time.perf_counter(), compile_seconds()
         for callback in self._callbacks:
@@ -195,7 +200,9 @@ class Training:
             self._writer.check()
 
     def _next(self) -> tuple[LearningProcessOutput, dict[str, int]]:
-        """The result of the round, and what it cost.
+        """The result of the round, and what it cost; stores the new states of the clients.
+
+        After an error the round runs again with the same cohort, after a refused result with another one.
 
         Raises:
             ExecutionError: no attempt gave a result that is to be kept.
@@ -246,9 +253,13 @@ class Training:
         return counts
 
     def _call(self, cohort: Any) -> tuple[LearningProcessOutput, Sequence]:
-        """The result of one call of the process, and the new states of the cohort's clients."""
+        """The result of one call of the process, and the new states of the cohort's clients; () if they keep none.
+
+        An `AsynchronousProcess` also takes the model that each client began from, a `ClientStateProcess` the state of
+        each client.
+        """
         if self._models is not None:
-            newest = self.round - 1
+            newest = self.round - 1  # model r is that after r rounds; without a clock, all clients begin from it
             self._models.add(newest, self.state.global_model_weights)
             versions = (newest,) * len(cohort) if self._clock is None else self._clock.round(newest).versions
             output = self.process.next(self.state, cohort, self._models.starts(versions, newest))
@@ -270,6 +281,7 @@ class Training:
         self._writer.save(checkpoint, self.round, write_states)
 
     def _checkpoint(self) -> dict[str, Any]:
+        """The parts of a checkpoint that every process has: `PARTS`."""
         parts = (
             self.state,
             self._seed,
@@ -307,7 +319,11 @@ class Training:
         return True
 
     def _go_on_from(self, checkpoint: dict[str, Any], version: int) -> None:
-        """Takes the parts of a checkpoint."""
+        """Restores the training from the parts of the checkpoint of round `version`; warns of other surroundings.
+
+        Raises:
+            InvalidValue: the checkpoint has another seed, other callbacks, or another time of its last round.
+        """
         if checkpoint["seed"] != self._seed:
             raise InvalidValue(
                 f"the checkpoints are those of seed {checkpoint['seed']}, not {self._seed}: take that seed"
@@ -354,7 +370,14 @@ def refuse_choosing_from_noise(process: LearningProcess) -> None:
 
 
 def _check_time(clock: VirtualClock, version: int, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Raises InvalidValue unless the rounds of a checkpoint are those of the clock."""
+    """Refuses a checkpoint whose last round ended at another time than the clock says.
+
+    Args:
+        version: the number of that round; that of 0, before the first, has no time.
+        rows: the history of the checkpoint.
+    Raises:
+        InvalidValue: the times differ, or the rows have none.
+    """
     have = next((row.get(TIME) for row in reversed(rows)), None)
     if version and have != clock.round(version - 1).ends_s:
         when = "had no time" if have is None else f"ended at {have} s"
