@@ -234,12 +234,15 @@ FactoryT = TypeVar("FactoryT", UnweightedAggregationFactory, WeightedAggregation
 
 
 def wrapping_factory(inner_agg_factory: FactoryT, build: BuildWrapper, *, keeps_non_finite: bool = False) -> FactoryT:
-    """A factory around another one, weighted if that is.
+    """A factory around another one, which is weighted if the inner one is.
 
     Args:
         inner_agg_factory: a user's argument of this name.
         build: makes the process.
-        keeps_non_finite: whether entries that are not finite reach the inner one, and nothing else reads them.
+        keeps_non_finite: whether the process hands entries that are not finite to the inner one, and reads them nowhere
+            else; only then can the inner factory leave out such clients (`leaves_out_non_finite`).
+    Raises:
+        TypeMismatch: `inner_agg_factory` is no factory.
     """
     check_factory("inner_agg_factory", inner_agg_factory)
     wrapper: Any

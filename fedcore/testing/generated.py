@@ -86,7 +86,10 @@ def calls_of(op: Intrinsic) -> Iterator[Call]:
 
 
 def _bindings(alternative: Alternative, kinds: dict[str, str]) -> Iterator[dict[str, Type]]:
-    """Types for the type variables of value parameters. Variables of one kind get the same type."""
+    """Yields dicts from type variables of value parameters to types: one dict for each place in the lists of `_KINDS`.
+
+    Variables of one kind get the same type. If one is of the kind `struct`, all variables get one struct.
+    """
     labels = sorted(alternative.variables)
     bindings: list[dict[str, Type]] = []
     for index in range(3 if labels else 1):

@@ -72,6 +72,7 @@ def check_optimizer(
 
 
 def _drawn(dtype: str, spread: str, seed: int) -> TensorStructure:
+    """Weights, or gradients of them, with the names of `NAMES`."""
     rng = np.random.default_rng(seed)
 
     def fn(shape: tuple[int, ...]) -> tf.Tensor:
@@ -119,12 +120,20 @@ class _Check:
         return LawBroken(f"{self._name}, {self._dtype}: {law}", what)
 
     def _equal(self, law: str, have: Any, want: Any, tolerance: float = 64) -> None:
+        """Raises LawBroken unless two structures are equal up to `tolerance` roundings."""
         mismatch = difference(have, want, tolerance, "it")
         if mismatch is not None:
             raise self._broken(law, mismatch)
 
     def _steps(self, weights: TensorStructure, all_gradients: list | None = None, hparams: dict | None = None) -> Any:
-        """The weights after all steps, as arrays; the step is traced anew."""
+        """The weights after all steps, as arrays; the step is traced anew.
+
+        Args:
+            all_gradients: of each step. Default: those of `SPREADS`, five steps.
+            hparams: set in the initial state. Default: the optimizer's own.
+        Raises:
+            LawBroken: a step leads to weights that are not finite.
+        """
         step, state = tf.function(self._optimizer.next, autograph=False), self._optimizer.initialize(weights)
         if hparams is not None:
             state = self._optimizer.set_hparams(state, hparams)
@@ -197,6 +206,7 @@ class _Check:
         return [tf.nest.map_structure(lambda r, k=k: np.asarray(r)[k], rows) for k in range(CLIENTS)]
 
     def _check_meaning(self, meaning: Any, final: Any, all_gradients: list, tolerance: float) -> None:
+        """Compares `final`, the weights after all steps, with those of a Keras optimizer or of a formula."""
         starts = [w.numpy() for w in tf.nest.flatten(self._weights)]
         gradients = [[g.numpy() for g in tf.nest.flatten(step)] for step in all_gradients]
         if isinstance(meaning, keras.optimizers.Optimizer):

@@ -248,6 +248,7 @@ class Run:
         return np.take(array, range(self.layout.sizes[client.number] * value.entries_per_row), axis, mode="clip")
 
     def _check_padding(self, result: Result, want: np.ndarray, client: Client, label: str) -> None:
+        """Checks that the padded rows of a client's result hold what its `Padding` says."""
         array, value = result
         if value.padded_axis is None:
             return
@@ -266,6 +267,12 @@ class Run:
             raise self._broken("says what its padded rows hold", what, client)
 
     def _compare_bits(self, reference: Results, results: Results, client: Client, of: str) -> None:
+        """Checks that a client has the bits that it has in the run of all clients.
+
+        Args:
+            reference: the results of that run.
+            of: text on the batches of `results`, for the message.
+        """
         in_reference = Client(client.number, client.number, CLIENTS)
         for i, (result, want) in enumerate(zip(results, reference, strict=True)):
             label = f"result {i}" if len(results) > 1 else "the result"
@@ -282,6 +289,7 @@ class Run:
             raise self._broken("gives a client the same bits beside any others", what, client)
 
     def _broken(self, law: str, what: str, client: Client) -> LawBroken:
+        """The error that a law does not hold for a client, with the client's operands in its text."""
         lines = [str(client), *what.split("\n")]
         if self.case.attributes:
             attributes = {k: v for k, v in self.case.attributes.items() if not isinstance(v, tf.DType)}
@@ -299,7 +307,7 @@ class Run:
 
 
 def run_all(runs: Sequence[Run]) -> None:
-    """Runs the batched runs of all layouts, many in one TensorFlow function."""
+    """Runs the batched runs of all layouts, many in one TensorFlow function, and notes the outcomes for `Run.check`."""
     requests = [(run, key) for run in runs for key in run._keys()]
     for i in range(0, len(requests), MOST_AT_ONCE):
         part = requests[i : i + MOST_AT_ONCE]

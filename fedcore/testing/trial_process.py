@@ -62,7 +62,7 @@ def _exchange(trial: bytes, arrays: bytes) -> Any:
 
 @functools.cache
 def _connection() -> Connection:
-    """A connection to the child process, which ends when this process does."""
+    """Starts the child process in the first call; returns the connection to it. It ends when this process does."""
     ours, theirs = Pipe()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TF_CPP_MIN_LOG_LEVEL": "3"}
     with theirs:
@@ -84,7 +84,13 @@ def _end(connection: Connection, process: subprocess.Popen) -> None:
 
 
 def serve(descriptor: int) -> None:
-    """The child process: it imports TensorFlow and starts nothing of it, and its forks answer."""
+    """Runs the child process, which imports TensorFlow, starts nothing of it, and lets a fork of itself answer.
+
+    If an operation ends the fork, None is the answer, and the next fork takes over.
+
+    Args:
+        descriptor: of the connection to the parent.
+    """
     import resource
 
     import fedcore.testing.rule_subjects  # noqa: F401  before any fork
@@ -103,6 +109,7 @@ def serve(descriptor: int) -> None:
 
 
 def _answer(connection: Connection) -> None:
+    """Answers trials until the parent closes the connection: by a tuple of the results, or the text of the error."""
     load = functools.lru_cache(64)(pickle.loads)  # a trial with checks keeps its graph
     while True:
         try:

@@ -157,7 +157,7 @@ def lowest_bits(widths: tf.Tensor) -> tf.Tensor:
 
 
 def _pack(values: tf.Tensor, bits: int) -> tf.Tensor:
-    """Bytes of equally wide values: eight values make `bits` bytes."""
+    """The payload of n values below 2**bits, int32: uint8 [ceil(n * bits / 8)]. Eight values make `bits` bytes."""
     count = int(values.shape[0])
     rows = tf.reshape(tf.pad(values, [[0, -count % 8]]), [-1, 8])
     columns = tf.unstack(rows, axis=1)
@@ -175,6 +175,7 @@ def _pack(values: tf.Tensor, bits: int) -> tf.Tensor:
 
 
 def _unpack(payload: tf.Tensor, count: int, bits: int) -> tf.Tensor:
+    """The values of which `_pack` made a payload, int32 [count]."""
     size = -(-count // 8) * bits
     rows = tf.reshape(tf.pad(tf.cast(payload, tf.int32), [[0, size - int(payload.shape[0])]]), [-1, bits])
     columns = tf.unstack(rows, axis=1)

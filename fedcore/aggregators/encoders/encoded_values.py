@@ -63,6 +63,11 @@ EncoderFn: TypeAlias = Encoder | Callable[[tf.TensorSpec], Encoder | SpecEncoder
 
 
 def _chosen(encoder_fn: Callable, spec: tf.TensorSpec, who: str) -> Encoder:
+    """The encoder that a user's function chooses for a tensor; `identity()` for None.
+
+    Raises:
+        TypeMismatch: the function returns something else.
+    """
     encoder = encoder_fn(spec)
     encoder = identity() if encoder is None else encoder.encoder if isinstance(encoder, SpecEncoder) else encoder
     require_encoder(encoder, who)

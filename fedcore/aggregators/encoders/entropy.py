@@ -6,6 +6,9 @@ words of 256 symbols each, so that decoding is a loop over 256 rows of symbols, 
 
     n = 1,605,632 numbers: 802,816 symbols in 3,136 lanes.
 
+A code is a head (`_head`), the stream of the words (`_stream`), and the raw bits: the lower bits that are sent as they
+are. In mode 0 there are no raw bits, see `_tokens`.
+
 An asymmetric numeral system would take 2.27 bits a parameter of a CNN's update in place of 2.28, and three times the
 CPU time.
 """
@@ -85,10 +88,10 @@ class Entropy(Encoder):
         if not count:
             return tf.zeros(spec.shape, spec.dtype)
         lanes, rows = _lanes(count)
-        words = words_of(code.bytes)
-        origin, costs, mode, lane_bits = _parse_head(words[: _head_bits(lanes) // 32], lanes)
-        first_word = _head_bits(lanes) // 32
-        stream = words[first_word : first_word + lanes * rows * _MOST_BITS // 32 + 1]
+        words, stream_start = words_of(code.bytes), _head_bits(lanes) // 32
+        origin, costs, mode, lane_bits = _parse_head(words[:stream_start], lanes)
+        most_words = lanes * rows * _MOST_BITS // 32
+        stream = words[stream_start : stream_start + most_words + 1]  # `_decode_symbols` reads a word behind it
         symbols = _decode_symbols(stream, _symbols_by_slot(costs), lane_bits, rows)
         tokens = _tokens_of(symbols, count)
 

@@ -72,7 +72,7 @@ def mean_square_error(coefficients: ArrayLike, rounds: int) -> float:
 
 
 def _error(c: np.ndarray, rounds: int) -> tuple[float, np.ndarray]:
-    """log(|C|² · |A C⁻¹|²) for the prefix sums A, in the norms of columns and of Frobenius; its gradient after c_0."""
+    """log(|C|² · |A C⁻¹|²) for the prefix sums A, in the norms of columns and of Frobenius; its gradient by c[1:]."""
     inverse = np.zeros(rounds)
     for t in range(rounds):
         reach = min(t, len(c) - 1)
@@ -88,23 +88,29 @@ def _error(c: np.ndarray, rounds: int) -> tuple[float, np.ndarray]:
 def _minimise(
     function: Callable[[np.ndarray], tuple[float, np.ndarray]], x: np.ndarray, steps: int = 200
 ) -> np.ndarray:
-    """BFGS with a halving line search, among coefficients that do not increase from 1 and stay positive."""
-    value, slope = function(x)
+    """The x where a function is least, by BFGS with a halving line search among x with 1 >= x[0] >= x[1] >= … >= 0.
+
+    Args:
+        function: x -> (value, gradient).
+        x: float64 [n], the start.
+        steps: at most.
+    """
+    value, gradient = function(x)
     inverse = np.eye(len(x))
     for _ in range(steps if len(x) else 0):
-        direction, rate = -inverse @ slope, 1.0
+        direction, rate = -inverse @ gradient, 1.0
         while rate > 1e-10:
-            moved = x + rate * direction
-            ordered = np.all(np.diff(np.concatenate([[1.0], moved, [0.0]])) <= 0)
-            new_value, slope_after = function(moved) if ordered else (np.inf, slope)
-            if new_value < value + 1e-4 * rate * (slope @ direction):
+            candidate = x + rate * direction
+            ordered = np.all(np.diff(np.concatenate([[1.0], candidate, [0.0]])) <= 0)
+            new_value, new_gradient = function(candidate) if ordered else (np.inf, gradient)
+            if new_value < value + 1e-4 * rate * (gradient @ direction):
                 break
             rate /= 2
         else:
             break
-        s, y = moved - x, slope_after - slope
-        x, slope, gained, value = moved, slope_after, value - new_value, new_value
-        if gained < 1e-12:
+        s, y = candidate - x, new_gradient - gradient
+        x, gradient, gain, value = candidate, new_gradient, value - new_value, new_value
+        if gain < 1e-12:
             break
         if s @ y > 1e-16:
             left = np.eye(len(x)) - np.outer(s, y) / (s @ y)

@@ -27,6 +27,7 @@ def chacha20(key: tf.Tensor, stream: tf.Tensor, blocks: int) -> tf.Tensor:
         number: tf.Tensor, a: tf.Tensor, b: tf.Tensor, c: tf.Tensor, d: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         a, b, c, d = _quarter_rounds(a, b, c, d)
+        # Rotated rows have the state's diagonals as their columns.
         a, b, c, d = _quarter_rounds(a, _roll(b, 1), _roll(c, 2), _roll(d, 3))
         return number + 1, a, _roll(b, 3), _roll(c, 2), _roll(d, 1)
 
@@ -38,7 +39,11 @@ def chacha20(key: tf.Tensor, stream: tf.Tensor, blocks: int) -> tf.Tensor:
 def _quarter_rounds(
     a: tf.Tensor, b: tf.Tensor, c: tf.Tensor, d: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Four quarter rounds, one for each column of the state's rows."""
+    """The quarter rounds of the four columns of each state; RFC 8439, section 2.1.
+
+    Args:
+        a, b, c, d: the rows of the states, uint32 [4, blocks].
+    """
     for first, second in ((16, 12), (8, 7)):
         a += b
         d = _rotate_left(d ^ a, first)
@@ -53,4 +58,5 @@ def _rotate_left(x: tf.Tensor, bits: int) -> tf.Tensor:
 
 
 def _roll(rows: tf.Tensor, places: int) -> tf.Tensor:
+    """The entries of each column, rotated so that the one at `places` comes first."""
     return tf.concat([rows[places:], rows[:places]], 0)

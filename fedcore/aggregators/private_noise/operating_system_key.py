@@ -37,12 +37,12 @@ class OperatingSystemKey:
 
 
 def used_up_key() -> OperatingSystemKey:
-    """The key that a computation returns."""
+    """The key that a computation returns: zeros."""
     return OperatingSystemKey(tf.zeros([8], tf.uint32))
 
 
 def normal_from_operating_system(key: OperatingSystemKey) -> Draw:
-    """Draws by the key, after a check that it is not one that a computation returned."""
+    """The normal numbers of a key; drawing fails if the key is zeros, as a computation returns it."""
     words = key.words
     check = tf.debugging.Assert(
         tf.reduce_any(tf.not_equal(tf.cast(words, tf.int64), 0)),
