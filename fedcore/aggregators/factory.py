@@ -140,7 +140,7 @@ def check_factory(argument: str, factory: object, without_weights: bool = False)
     """Checks that an argument is an aggregation factory, and one without weights if it has to be.
 
     Raises:
-        TypeMismatch: it is none, such as the class of one, or it is weighted.
+        TypeMismatch: it is no factory (the class of one is no factory), or is weighted where it may not be.
     """
     if without_weights and not isinstance(factory, UnweightedAggregationFactory):
         raise TypeMismatch(

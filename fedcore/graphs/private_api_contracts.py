@@ -22,6 +22,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from fedcore.graphs import private_api, private_api_keras
 
 CONTRACTS: dict[str, Callable[[], None]] = {}
+"""Contracts by the name of the part that they check, as in `private_api.PARTS`."""
 
 
 class BrokenContract(Exception):
@@ -29,6 +30,7 @@ class BrokenContract(Exception):
 
 
 def contract(check: Callable[[], None]) -> Callable[[], None]:
+    """Registers a contract; it has the name of the part that it checks."""
     CONTRACTS[check.__name__] = check
     return check
 
@@ -921,9 +923,9 @@ def plain_learning_rate() -> None:
         return 0.5
 
     optimizer = keras.optimizers.SGD(rate)
-    with private_api_keras.plain_learning_rate(optimizer) as given:
+    with private_api_keras.plain_learning_rate(optimizer) as original_rate:
         config = optimizer.get_config()
-    _require(given is rate, f"the learning rate is {given}")
+    _require(original_rate is rate, f"the learning rate is {original_rate}")
     _require("learning_rate" in config and not callable(config["learning_rate"]), "a rate of 0 has no configuration")
     _require(float(optimizer.learning_rate) == 0.5, "the learning rate is not put back")
 

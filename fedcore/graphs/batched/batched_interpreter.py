@@ -70,8 +70,9 @@ class BatchedInterpreter:
     """
 
     def __init__(self, module: Module, layout: PackedLayout, *, xla: bool, knows_inputs: bool = True) -> None:
-        """Starts with a layout for operations of no group; `using` sets it, and what belongs to it, for those of a
-        group. A function that is bound to broadcasts outside of a group is so run with the group's layout.
+        """Starts outside of groups; `using` sets the layout of a group, and its state, while its operations are built.
+
+        So a function that is bound to broadcasts outside of groups runs with the layout of the group that calls it.
         """
         self._batch_sizes: Value | None = None  # of the step that is being built
         self._occupied: Presence | None = None

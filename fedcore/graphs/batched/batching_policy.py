@@ -543,9 +543,9 @@ def _one_step_width(parameters: Sequence[Parameter], width: int) -> int:
 
 
 def schedule_rules(stage: ClientStage) -> ScheduleRules:
-    """The rules of the schedules of a planned stage's calls."""
+    """The rules by which the calls of a stage are scheduled, from the attributes that planning gave its function."""
     plan = stage.function.attributes
-    left_out = set(plan.get("without", ()))
+    left_out = set(plan.get("without", ()))  # names of `BATCHING_REWRITES`, and of stage passes
     return ScheduleRules(
         int(plan.get("width", 1)),
         one_step_width=int(plan.get("one_step_width", 0)),
@@ -591,6 +591,7 @@ def _any_graph_has(module: Module, kind: str) -> bool:
 
 
 def _size_bytes(type_: Type) -> int:
+    """Bytes of a value; unknown sizes count as `ASSUMED_ROWS`, a sequence as one element, a text as 64 bits."""
     total = 0
     for _, leaf in leaves(type_):
         for t in tensor_leaves(leaf.element) if isinstance(leaf, SequenceType) else [leaf]:

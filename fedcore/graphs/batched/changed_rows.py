@@ -279,7 +279,13 @@ def _looks_up_rows(node: Node) -> bool:
 
 
 def _is_change(node: Node, in_changes: list[bool]) -> bool:
-    """Whether a result is zero in all rows in which the changes that a node reads are."""
+    """Whether the result of a node is a change: zero in all rows in which each change that it reads is zero.
+
+    Sums of changes are, and multiples by one number.
+
+    Args:
+        in_changes: for each operand whether it is a change.
+    """
     if node.op in PASS_THROUGH or node.op in ("Neg", "Add", "AddV2", "AddN", "Sub"):
         return bool(in_changes) and all(in_changes)
     if node.op == "Mul" and in_changes[1]:
@@ -288,4 +294,5 @@ def _is_change(node: Node, in_changes: list[bool]) -> bool:
 
 
 def _is_table(dtype: tf.DType, shape: tf.TensorShape) -> bool:
+    """Whether a value may be a table: float32 [V, m], of known sizes."""
     return dtype == tf.float32 and shape.rank == 2 and shape.is_fully_defined()

@@ -191,7 +191,7 @@ class BatchedEvaluation:
         """The results of one operation, by the first of the four ways that the module lists.
 
         Where arguments hold low-rank kernels, the low-rank rule of the operation is asked first: it returns None where
-        its result would be dense.
+        it does not apply.
 
         Raises:
             NoBatchingRule: the operation cannot be batched.

@@ -378,7 +378,7 @@ def low_rank_rule(*ops: str) -> Callable[[Rule], Rule]:
     """Registers a rule that computes TensorFlow operation types on low-rank matrices.
 
     A rule takes (evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) and returns a BatchedValue. It
-    returns None where the result is no low-rank matrix; the batching rule of the type then takes dense operands.
+    returns None where it does not apply; the batching rule of the type then takes dense operands.
     """
 
     def register(fn: Rule) -> Rule:

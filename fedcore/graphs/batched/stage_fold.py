@@ -78,7 +78,10 @@ class StageFold:
         return [*self.stage.shared_specs, *self.groups.specs]
 
     def zeros(self) -> Tensors:
-        """The initial partial, leaves [1, …], without those to which rows are appended."""
+        """The initial partial, leaves [1, …], without those to which rows are appended; [] if there are no partials.
+
+        It may read the broadcasts, so `_run_invariant_operations` comes first.
+        """
         if self.stage.zero is None:
             return []
         broadcast = [self._invariant[p.name] for p in self.stage.shared_parameters]
@@ -259,6 +262,7 @@ class StageFold:
         return self.groups.open(tensors, self._invariant)
 
     def _reduction(self) -> Reduction:
+        """The reduction of contributions to a partial, in the graph being built."""
         return Reduction(self.fold, self.merge, self.zeros(), self.parts.contribution_specs)
 
     def _contributions(

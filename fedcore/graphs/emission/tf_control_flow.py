@@ -139,7 +139,7 @@ class _Loop:
         self._hoist_invariants([*operations, *(t.op for t in next_iterations.values())], next_iterations)
         for i, tensor in next_iterations.items():
             private_api.set_input(self._merged[i].op, 1, tensor)  # the back edge
-        if outer_loop is not None:  # they run in each of its iterations; of another graph, it has none in its step
+        if outer_loop is not None:  # its step holds these operations, unless it is in another graph
             outer_loop._frame_operations |= self._frame_operations
         # An identity for each result: an initial value that no step changes is an operand of the loop, not its result.
         final = {i: _with_shape_of(tf.raw_ops.Exit(data=self._exits[i]), self._initial[i]) for i in changing}

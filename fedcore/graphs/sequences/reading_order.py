@@ -43,7 +43,11 @@ def philox_numbers(first: int, second: int) -> Iterator[int]:
 
 @functools.lru_cache(maxsize=512)
 def _philox(first: int, second: int, begin: int, count: int) -> np.ndarray:
-    """The numbers of `count` blocks of four, from block `begin`. Cached: clients of a round mostly share them."""
+    """The numbers of `count` blocks of four, from block `begin`: uint32 [4 * count].
+
+    A block is the cipher of its number and the second seed (a, b, c and d are their lower and upper 32 bits) with the
+    first seed as the key. Cached: clients of a round mostly share them.
+    """
     a = np.arange(begin, begin + count, dtype=np.uint64)
     b = a >> _HALF
     a = a & _MASK
@@ -123,6 +127,7 @@ class _Seeds:
 
 
 def _shuffle(chain: _Chain, size: int, seeds: _Seeds, times: int) -> _Chain:
+    """A shuffle with a buffer of `size` elements, and the repetitions behind it, with which TensorFlow fuses it."""
     return _Chain(
         lambda: _sample_buffer(chain.make, size, seeds.next(), seeds, times), _repeated_size(chain.size, times)
     )
@@ -133,6 +138,9 @@ def _sample_buffer(make: _Make, size: int, pair: tuple[int, int], seeds: _Seeds,
 
     The buffer is a ring. The elements of a repetition are contiguous in it, and all are sampled before those of the
     next.
+
+    Args:
+        pair: the seeds for the first repetition; `seeds` gives those of the others.
     """
     samples = philox_numbers(*pair)
     buffer: list = []
@@ -240,6 +248,8 @@ def _cache(chain: _Chain, step: Step) -> _Chain:
 
 
 def _number_elements(chain: _Chain, elements: list) -> _Chain:
+    """Adds each element that is read to `elements`, and passes on its position there."""
+
     def numbers_of(source: Iterator) -> Iterator[int]:
         for element in source:
             elements.append(element)
@@ -253,6 +263,7 @@ def _nothing() -> _Chain:
 
 
 def _repeated_size(size: int | None, times: int) -> int | None:
+    """The cardinality of repetitions, as in `_Chain.size`."""
     if times == 0 or size == 0:
         return 0
     return INFINITE if INFINITE in (size, times) else None if size is None else size * times

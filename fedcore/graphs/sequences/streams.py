@@ -99,6 +99,7 @@ class Stream:
 
 
 def _identity(columns: Columns) -> Columns:
+    """The columns as which a stream is unpickled."""
     return columns
 
 
@@ -123,16 +124,19 @@ class _ColumnReader:
     order: Rows
 
     def chunks(self) -> Iterator[tuple]:
-        """Elements, or batches of equal size, side by side: [elements, …] or [batches, rows, …] of each column."""
+        """Yields chunks of at most `CHUNK_BYTES`, or of one element, with an array of each column.
+
+        The arrays are [elements, …], or [batches, rows, …]: a chunk ends where the next batch has another size.
+        """
         order, arrays = self.order, [np.asarray(array) for array in self.columns.arrays]
         row_bytes = max(1, sum(array[:1].nbytes for array in arrays))
         sizes = np.ones(len(order), np.int64) if order.sizes is None else order.sizes
         begin = 0
         while begin < len(sizes):
             size = int(sizes[begin])
-            length = max(1, CHUNK_BYTES // (row_bytes * max(1, size)))
-            others = np.flatnonzero(sizes[begin : begin + length] != size)
-            end = begin + (int(others[0]) if len(others) else min(length, len(sizes) - begin))
+            most_elements = max(1, CHUNK_BYTES // (row_bytes * max(1, size)))
+            other_sizes = np.flatnonzero(sizes[begin : begin + most_elements] != size)
+            end = begin + (int(other_sizes[0]) if len(other_sizes) else min(most_elements, len(sizes) - begin))
             rows = order.rows[begin:end] if order.sizes is None else order.rows[begin:end, :size]
             yield tuple([_take(array, rows) for array in arrays])
             begin = end

@@ -47,6 +47,7 @@ def client_function(
     has_partial = stage.result.name not in sent
     parameters = stage.parameters[int(has_partial) :]
     operations = _independent(stage, stage.parameters[0].name) if has_partial else list(stage.operations)
+    # `makers` has for each leaf the number of its tensors, and the function that makes the leaf of them.
     remaining, inputs, makers = iter(layouts), [], []
     for position, parameter in enumerate(parameters):
         for path, leaf in leaves(parameter.type):
@@ -58,6 +59,7 @@ def client_function(
     outputs = {_name(value.label, path): leaf for value in sent.values() for path, leaf in leaves(value.type)}
 
     def body(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The tensors that the client sends, by name, computed from the tensors of `inputs`."""
         seed, *arguments = tensors
         values, types = {}, {}
         leaf_makers = iter(makers)
@@ -88,7 +90,12 @@ def _independent(stage: Function, partial: str) -> list[Operation]:
 
 
 def _leaf(name: str, leaf: Type, layout: Layout | None) -> tuple[list[tf.TensorSpec], Callable[[list], Any]]:
-    """The specs of a leaf's tensors, and the function that makes the leaf of them."""
+    """The specs of a leaf's tensors, and the function that makes the leaf of them.
+
+    Args:
+        name: of the leaf, with which the names of its tensors begin.
+        layout: of a sequence, whose tensors are those of `Layout.specs`, in that order; None for a tensor.
+    """
     if layout is None:
         (tensor_spec,) = [spec(t) for t in tensor_leaves(leaf)]
         return [tf.TensorSpec(tensor_spec.shape, tensor_spec.dtype, name)], lambda tensors: tensors[0]

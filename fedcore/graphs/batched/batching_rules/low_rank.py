@@ -1,6 +1,6 @@
 """Rules for low-rank matrices: products, sums, multiples by one number a client, and a choice between matrix and zeros.
 
-A rule returns None where its result would not be low-rank; the batching rule then gets the dense matrices.
+A rule returns None where it does not apply; the batching rule then gets the dense matrices.
 """
 
 import tensorflow as tf
@@ -133,7 +133,7 @@ def _sum_of_tables(evaluation: BatchedEvaluation, node: Node, values: tuple[Batc
 def gather_rule(
     evaluation: BatchedEvaluation, node: Node, table: BatchedValue, indices: BatchedValue, axis: BatchedValue
 ) -> BatchedValue | None:
-    """Rows of a table with changed rows."""
+    """Rows of a table with changed rows, by their numbers; they are dense. None for other tables or another axis."""
     form, known_axis = table.low_rank, evaluation.known_value(axis)
     if not isinstance(form, ChangedRows) or form.base is None or indices.low_rank is not None:
         return None
@@ -146,7 +146,10 @@ def gather_rule(
 def segment_sum_rule(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, segments: BatchedValue, count: BatchedValue
 ) -> BatchedValue | None:
-    """The gradient of a lookup: rows of a table of the shape of one with changed rows."""
+    """The gradient of a lookup in a table with changed rows: a table of zeros with changed rows.
+
+    None for sums of another shape than such tables have.
+    """
     known_count = evaluation.known_value(count)
     if x.low_rank is not None or known_count is None or not evaluation.table_shapes or evaluation.rank(segments) != 1:
         return None

@@ -141,6 +141,7 @@ class _Source(NamedTuple):
 
 
 def _node_source(name: str, by_name: Mapping[str, node_def_pb2.NodeDef]) -> _Source | None:
+    """The source of an operand of a node, by its name; None for an argument of a function."""
     node = by_name.get(name.split(":")[0])
     if node is None:
         return None
@@ -160,7 +161,11 @@ def _tensor_source(tensor: tf.Tensor | Value) -> _Source | None:
 
 
 def _needs_no_check(op: str, operands: Sequence, source: Callable[[Any], _Source | None]) -> bool:
-    """Whether what is known of the operands while a graph is built shows that they fit."""
+    """Whether constants and shapes among the operands show, while a graph is built, that the operands fit.
+
+    Args:
+        source: operand -> where it comes from; None if that is not known.
+    """
     if op == "Transpose":
         permutation = source(operands[1])
         return permutation is not None and permutation.value is not None and permutation.value.ndim == 1
@@ -198,6 +203,7 @@ def _is_small(size: Any, source: Callable[[Any], _Source | None]) -> bool:
 
 
 def _product(numbers: np.ndarray) -> float:
+    """The product of the magnitudes of sizes, each counted as at least 1; inf for more than `_MAX_SELECTIONS`."""
     return math.prod(max(1.0, abs(float(n))) for n in numbers.flat) if numbers.size <= _MAX_SELECTIONS else math.inf
 
 
