@@ -160,10 +160,12 @@ class LeafwiseOptimizer(Optimizer):
 
 
 def kept_share(name: str, value: object) -> float:
-    """The share of an average without bias that a step keeps.
+    """A hyperparameter from 0 to less than 1, such as Adam's `beta_1`: the share of a moving average that a step keeps.
+
+    Adam and Yogi divide by 1 - share^step (`without_bias`), which is 0 for a share of 1.
 
     Raises:
-        FedcoreError: it is no number of at least 0 and less than 1.
+        FedcoreError: the value is no such number.
     """
     share = float(real_number(name, value, at_least=0))
     if share >= 1:
@@ -172,10 +174,10 @@ def kept_share(name: str, value: object) -> float:
 
 
 def share_up_to_one(name: str, value: object) -> float:
-    """The share of an average or of a change that a step keeps, all of it included.
+    """A hyperparameter from 0 to 1, such as a momentum: the share of an average or of a change that a step keeps.
 
     Raises:
-        FedcoreError: it is no number of 0 to 1.
+        FedcoreError: the value is no such number.
     """
     share = float(real_number(name, value, at_least=0))
     if share > 1:
@@ -184,10 +186,10 @@ def share_up_to_one(name: str, value: object) -> float:
 
 
 def optional_momentum(value: float | None) -> dict[str, float]:
-    """The momentum, which the state has only where it is given and not 0.
+    """The momentum as a hyperparameter by its name; {} for None and 0, so that the state then has none.
 
     Raises:
-        FedcoreError: it is no number of 0 to 1.
+        FedcoreError: the momentum is no number from 0 to 1.
     """
     share = 0.0 if value is None else share_up_to_one("momentum", value)
     return {"momentum": share} if share else {}
@@ -217,7 +219,7 @@ def pairs(weights: TensorStructure, gradients: TensorStructure) -> list[tuple]:
 
 
 def without_bias(average: float, step: tf.Tensor) -> tf.Tensor:
-    """1 - average^step, as float32: what an average that starts from zero has seen after so many steps.
+    """1 - average^step, as float32: the total weight, after so many steps, in a moving average that starts from zero.
 
     Written with expm1, since the difference of numbers near 1 would have an error of 6e-8 / (1 - average).
     """
