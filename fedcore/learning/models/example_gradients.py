@@ -140,7 +140,7 @@ def clipped_sums(
         return tensors, [new - old for new, old in zip(*map(tf.nest.flatten, (metrics, start)), strict=True)]
 
     def work_without_loops(number: tf.Tensor) -> tuple[list, list]:
-        """As `work`, but raises `_HasLoops` if the model's graph has a loop."""
+        """Runs `work`; raises `_HasLoops` if the model's graph has a loop."""
         graph = tf.compat.v1.get_default_graph()
         first = len(graph.get_operations())
         result = work(number)
