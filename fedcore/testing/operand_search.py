@@ -31,7 +31,7 @@ MOST_GUESSES = 5
 
 MOST_TRIALS = 100
 MOST_FOUND = 3
-"""Of a matrix, and of a scalar beside indices, which have shapes of their own; of other shapes one."""
+"""Combinations to find for a matrix, and for a scalar beside indices, which have own shapes; one for other shapes."""
 
 _RANKS_OF_WINDOWS = (4, 5)
 

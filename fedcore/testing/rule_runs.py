@@ -38,7 +38,7 @@ MOST_AT_ONCE = 200
 
 MOST_ENTRIES_SHOWN = 40
 FIRST_ENTRIES_SHOWN = 12
-"""Of an array that has more than `MOST_ENTRIES_SHOWN`."""
+"""How many entries messages show of an array that has more than `MOST_ENTRIES_SHOWN`."""
 
 _NOT_FROM_THE_RULE = (
     *("/fedcore/graphs/dataflow/", "/fedcore/graphs/emission/", "/fedcore/graphs/private_api", "/tensorflow/"),

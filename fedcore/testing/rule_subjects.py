@@ -202,7 +202,7 @@ class BatchedRun:
 
 
 Results = list[tuple[np.ndarray, BatchedValue]]
-"""Of a batched run: each array with the value that it was."""
+"""The results of a batched run: each array, with its `BatchedValue`."""
 
 
 def run_batched(runs: Sequence[BatchedRun]) -> list[Results | Exception]:

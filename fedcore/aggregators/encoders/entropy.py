@@ -38,7 +38,7 @@ _TOKEN_BITS = 5
 _ESCAPE = _TOKENS - 1
 _SYMBOLS = _TOKENS**2
 _MOST_BITS = 16
-"""Of the word of a symbol."""
+"""The most bits of a symbol's word."""
 _SLOTS = 1 << _MOST_BITS
 _REVERSED = functools.reduce(
     lambda order, _: np.concatenate([2 * order, 2 * order + 1]), range(_MOST_BITS), np.zeros(1, np.int32)

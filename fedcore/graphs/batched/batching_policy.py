@@ -52,14 +52,14 @@ ISAS_OF_EQUAL_ROWS = ("avx512",)
 TYPES_OF_EQUAL_ROWS = frozenset({tf.float32, tf.bfloat16})
 
 ISAS_OF_EQUAL_TILES = ("avx2",)
-"""The same if there are few rows, and their number is a multiple of `TILE_ROWS`."""
+"""Instruction sets with such rows only in products of few rows, whose number is a multiple of `TILE_ROWS`."""
 
 _PRODUCTS = ("MatMul", "Einsum", "Conv")
 """Parts of the names of products and convolutions."""
 
 MAX_ONE_STEP_WIDTH = 128  # a quarter of a call of small clients: as many groups as run at once
 ONE_STEP_BYTES = 16 << 20
-"""Of the batches of a group whose clients take one step with low-rank kernels, and so have no state of their own."""
+"""Bytes of a group's batches, at most, if clients take one step with low-rank kernels: they have no own state."""
 
 MAX_BLOCKS_OF_TABLES = 8
 """Blocks of a call of clients whose changed rows of tables are kept."""

@@ -24,7 +24,7 @@ MIN_ENTRIES = 1 << 14
 """Entries of the smallest kernel that is kept; for smaller ones, more operations cost more than less memory saves."""
 
 MIN_ENTRIES_OF_ONE_STEP = 1 << 12
-"""The same for clients that take one step: they multiply their factors with nothing before the fold does."""
+"""Entries of the smallest kernel that is kept for clients of one step: only the fold multiplies their factors."""
 
 ONE_STEP = 1
 """The rank of plans whose kernels are kept where a client takes one step."""

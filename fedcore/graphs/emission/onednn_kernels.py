@@ -33,7 +33,7 @@ PRODUCTS = {"MatMul": "_MklMatMul", "BatchMatMulV2": "_MklBatchMatMulV2"}
 
 FORWARD, OF_KERNEL, OF_IMAGES = "", "BackpropFilter", "BackpropInput"
 CONVOLUTIONS = {f"Conv2D{kind}": f"_MklNativeConv2D{kind}" for kind in (FORWARD, OF_KERNEL, OF_IMAGES)}
-"""The same for convolutions and their gradients."""
+"""By convolution of TensorFlow, or gradient of one: oneDNN's."""
 
 FUSED, POOL, POOL_GRADIENT = "_MklNativeFusedConv2D", "_MklNativeMaxPool", "_MklNativeMaxPoolGrad"
 
@@ -41,7 +41,7 @@ REPLACED = frozenset({*PRODUCTS, *CONVOLUTIONS, "MaxPool"})
 """Operations of TensorFlow that a function with oneDNN's kernels has others for."""
 
 _LABEL = b"MklNameChangeOp"
-"""Of the kernels whose operands are ordinary tensors."""
+"""The label of the kernels whose operands are ordinary tensors."""
 
 _WINDOW = ("T", "ksize", "strides", "padding", "explicit_paddings", "data_format")
 

@@ -191,7 +191,7 @@ class _Unchanged(dict):
 
 
 CONTENT_PREFIX = "f_"
-"""Of the content names of functions."""
+"""The beginning of the content names of functions."""
 
 
 def with_content_names(
