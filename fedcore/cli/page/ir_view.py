@@ -122,9 +122,9 @@ def _side_by_side(old_text: str, new_text: str, old_links: _Links, new_links: _L
     rows = []
     for tag, start, stop, new_start, new_stop in matcher.get_opcodes():
         if tag == "equal":
-            ends = {"first": start == 0, "last": stop == len(left)}
-            equal_lines = left[start:stop], right[new_start:new_stop]
-            rows.extend(_equal(*equal_lines, start, new_start, old_links, new_links, **ends))
+            equal = left[start:stop], right[new_start:new_stop]
+            first, last = start == 0, stop == len(left)
+            rows.extend(_equal(*equal, start, new_start, old_links, new_links, first=first, last=last))
             continue
         for i in range(max(stop - start, new_stop - new_start)):
             old_line, new_line = start + i, new_start + i
