@@ -203,9 +203,14 @@ def _draw_group(axis: "Axes", group: Sequence[History], name: str, over: str, **
     places = np.array([[points[number] for number in rounds] for points in curves]).reshape(len(curves), -1, 2)
     low, middle, high = np.quantile(places[:, :, 1], _BAND, axis=0) if len(curves) > 1 else [places[0, :, 1]] * 3
     x = places[:, :, 0].mean(0)
-    (line,) = axis.plot(x, middle, linewidth=1.8, markersize=4, **style)
+    (line,) = axis.plot(x, middle, linewidth=1.8, markersize=4, **_marker(len(x)) | style)
     if len(curves) > 1:
         axis.fill_between(x, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+
+
+def _marker(points: int) -> dict[str, str]:
+    """A marker for a line of a single point, which cannot be seen without one."""
+    return {"marker": "o"} if points == 1 else {}
 
 
 def _draw_quantiles(
@@ -217,7 +222,7 @@ def _draw_quantiles(
         return
     x = [place for place, _ in points]
     quantiles = np.array([np.atleast_1d(values) for _, values in points])
-    lines = axis.plot(x, quantiles, linewidth=0.8, color=color, alpha=0.7, **style)
+    lines = axis.plot(x, quantiles, linewidth=0.8, markersize=4, color=color, alpha=0.7, **_marker(len(x)) | style)
     lines[0].set_label(label)
     axis.fill_between(x, quantiles.min(1), quantiles.max(1), color=color, alpha=0.12, linewidth=0)
 

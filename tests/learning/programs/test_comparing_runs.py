@@ -166,6 +166,16 @@ def test_runs_of_several_seeds_are_a_median_in_a_band():
     assert [text.get_text() for text in axis.get_legend().get_texts()] == ["seeds", "one"]
 
 
+def test_a_line_of_one_round_can_be_seen():
+    pytest.importorskip("matplotlib")
+    quantiles = {"val_per_client/loss": [[1.0, 3.0]]}
+    figures = [programs.plot_histories({"a": history(1)}), history(1).plot(), history(1, **quantiles).plot()]
+    figures.append(programs.plot_histories({"seeds": [history(1, 1.0), history(3, 2.0)]}))  # one round is in both
+    lines = [line for figure in figures for axis in figure.axes for line in axis.lines]
+    assert lines
+    assert all(line.get_marker() == "o" for line in lines)
+
+
 def test_measured_quantiles_over_the_clients_are_drawn():
     pytest.importorskip("matplotlib")
     measured = history(**{"val_loss": [2.0] * 4, "val_per_client/loss": [[1.0, 2.0, 3.0]] * 4})
