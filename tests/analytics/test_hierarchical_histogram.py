@@ -129,6 +129,7 @@ def test_without_noise_a_private_tree_is_the_tree():
         ({"max_records_per_user": 0}, "max_records_per_user is a whole number, 1 or more, not 0"),
         ({"dp_mechanism": "x"}, "dp_mechanism is 'no-noise', 'central-gaussian' or .*, not 'x'"),
         ({"noise_multiplier": -0.1}, "noise_multiplier is a finite number, 0 or more, not -0.1"),
+        ({"noise_multiplier": 1.5}, r"noise_multiplier=1.5 adds no noise with dp_mechanism='no-noise'\n  fix: dp_mech"),
         ({"dp_mechanism": "distributed-discrete-gaussian"}, "needs enable_secure_sum=True and clients_per_round"),
         ({"clients_per_round": 3}, "clients_per_round goes with 'distributed-discrete-gaussian', not 'no-noise'"),
     ],

@@ -63,6 +63,11 @@ def create_hierarchical_histogram_aggregation_factory(
             "dp_mechanism is 'no-noise', 'central-gaussian' or 'distributed-discrete-gaussian', not "
             f"{brief(dp_mechanism)}"
         )
+    if noise and dp_mechanism == "no-noise":
+        raise InvalidValue(
+            f"noise_multiplier={noise:g} adds no noise with dp_mechanism='no-noise'\n"
+            "  fix: dp_mechanism='central-gaussian', or 'distributed-discrete-gaussian'"
+        )
     if distributed and not (enable_secure_sum and clients_per_round is not None):
         raise InvalidValue("'distributed-discrete-gaussian' needs enable_secure_sum=True and clients_per_round")
     if not distributed and clients_per_round is not None:
