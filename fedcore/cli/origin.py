@@ -5,6 +5,7 @@ Only the commit covers imported files: following imports would record TensorFlow
 
 import hashlib
 import importlib.metadata
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -37,6 +38,12 @@ def origin_of(configuration: Path, program: Path, options: tuple[str, ...], runt
         "commit": _commit(configuration.resolve().parent),
         "command": shlex.join(["fedcore", "train", str(configuration), *sets, *runtime]),
     }
+
+
+def with_rounds(origin: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """The origin of a run that trains up to another round than it began with."""
+    command = re.sub(r" --set run\.rounds=\S+", "", origin["command"])
+    return {**origin, "command": f"{command} --set run.rounds={rounds}"}
 
 
 def changes_since(origin: dict[str, Any], program: Path) -> list[str]:

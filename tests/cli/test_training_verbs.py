@@ -285,6 +285,11 @@ def test_a_run_says_what_it_was_made_of_and_how_to_repeat_it(project, fedcore):
     assert shown["command"] == "fedcore train train.toml --set run.rounds=1"
     fedcore(*shown["command"].split()[1:], "--out", "second")
     assert (project / "first/metrics.csv").read_bytes() == (project / "second/metrics.csv").read_bytes()
+    fedcore("resume", "second", "--rounds", "3")
+    fedcore("resume", "second", "--rounds", "2")  # which it has already
+    fedcore("resume", "second", "--rounds", "3")
+    longer = fedcore("show", "second", "--format", "json")["origin"]["command"]
+    assert longer == "fedcore train train.toml --set run.rounds=3"
     (project / "own_program.py").write_text((project / "own_program.py").read_text() + "\n")
     text = fedcore("show", "first")
     assert "own_program.py has changed since: sha256:" in text

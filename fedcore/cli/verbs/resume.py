@@ -25,12 +25,14 @@ def resume(directory: Path, rounds: int | None, runtime_name: str, format_: str)
     """
     import attrs
 
+    from fedcore.cli.origin import with_rounds
     from fedcore.cli.runs import read_run
     from fedcore.cli.verbs.train import go_on, summarize
 
     run = read_run(directory)
     if rounds is not None:
         changed = {**run.configuration, "run": {**run.configuration["run"], "rounds": rounds}}
-        run = attrs.evolve(run, configuration=changed)
+        origin = with_rounds(run.origin, rounds) if run.origin and rounds != run.rounds else run.origin
+        run = attrs.evolve(run, configuration=changed, origin=origin)
         run.write()
     summarize([go_on(run, format_, runtime_name)], format_)
