@@ -222,6 +222,8 @@ def check_laws(pass_: Pass, module: Module, inputs: dict[int, list]) -> Module:
         result = pass_.run(module)
     except Exception as error:
         raise broken("runs", f"it raises {type(error).__name__}: {error}") from error
+    if not isinstance(result, Module):
+        raise broken("returns a module", f"it returns {brief(result)}")
     try:
         verify(result)
     except FedcoreError as error:

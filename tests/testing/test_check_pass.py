@@ -53,6 +53,10 @@ def test_a_pass_that_leaves_an_invalid_module_is_found():
     assert "fedcore 1 traced" in text
 
 
+def test_a_pass_without_a_return_is_found():
+    assert broken(lambda m: None).startswith("the law is broken: tried returns a module\n  it returns None")
+
+
 def _to_another_value(module: Module) -> Module:
     """Every whole number of the program becomes 7."""
     from fedcore.ir import Constant
