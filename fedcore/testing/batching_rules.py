@@ -11,6 +11,7 @@ import numpy as np
 
 from fedcore.errors import TypeMismatch, brief
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
+from fedcore.graphs.dataflow.pattern_checks import check_operation_name
 from fedcore.testing.laws import LawBroken
 from fedcore.testing.rule_cases import STRUCTURES, RuleCase, cases_of_values
 from fedcore.testing.rule_gradients import build_gradient_cases
@@ -67,6 +68,7 @@ def check_batching_rule(
         How many cases and layouts were checked, and what the rule refused.
     Raises:
         LawBroken: names the rule with its file and line, shows the smallest operands found and both results.
+        FedcoreError: TensorFlow has no such operation.
         OperandsNotFound: names the operand for which no value was found; give `cases=`.
     Example:
         >>> fc.testing.check_batching_rule('ReverseV2').layouts > 9
@@ -112,6 +114,7 @@ def _cases_for_values(subjects: Cases) -> Cases:
 def _require_rule(op: str) -> None:
     if op not in batching_rules:
         raise LawBroken(f"{op} has a batching rule", f"none is registered; write one: @batching_rule({op!r})")
+    check_operation_name(op)
 
 
 class _Check:

@@ -42,7 +42,7 @@ FIRST_ENTRIES_SHOWN = 12
 
 _NOT_FROM_THE_RULE = (
     *("/fedcore/graphs/dataflow/", "/fedcore/graphs/emission/", "/fedcore/graphs/private_api", "/tensorflow/"),
-    *("/fedcore/graphs/batched/evaluation.py", "/fedcore/testing/rule_"),
+    *("/fedcore/graphs/batched/evaluation.py", "/fedcore/testing/rule_", "/fedcore/lru_cache.py"),
 )
 
 Result = tuple[np.ndarray, BatchedValue]

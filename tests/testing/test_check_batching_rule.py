@@ -237,6 +237,10 @@ def raises_an_error_of_its_own(evaluation, node, x, shift, axis):
     return x.with_tensor(ops.operation("Roll", evaluation.tensor(x), x.sizes, evaluation.tensor(axis)))
 
 
+def gives_tensorflow_other_shapes(evaluation, node, x, shift, axis):
+    return x.with_tensor(ops.operation("ApproximateEqual", evaluation.tensor(x), evaluation.tensor(shift)))
+
+
 def takes_a_value_for_a_number(evaluation, node, x, shift, axis):
     return right_roll(evaluation, node, x, int(evaluation.tensor(shift)), axis)
 
@@ -246,7 +250,12 @@ def refuses_everything(evaluation, node, x):
 
 
 def test_a_rule_that_raises_is_named_with_the_line_that_raised():
-    for rule, error in ((raises_an_error_of_its_own, "AttributeError"), (takes_a_value_for_a_number, "TypeError")):
+    raising = {
+        raises_an_error_of_its_own: "AttributeError",
+        takes_a_value_for_a_number: "TypeError",
+        gives_tensorflow_other_shapes: "ValueError",
+    }
+    for rule, error in raising.items():
         batching_rule("Roll")(rule)
         text = broken("Roll")
         place = f"tests/testing/test_check_batching_rule.py:{rule.__code__.co_firstlineno + 1}"
@@ -264,6 +273,12 @@ def test_a_rule_that_refuses_everything_is_told_with_its_reason():
 def test_reasons_for_refused_layouts_are_returned():
     batching_rule("Roll")(right_roll)
     assert "Roll is not vectorised over clients: it moves rows of the batch" in check_batching_rule("Roll").refused
+
+
+def test_an_operation_that_tensorflow_has_not_is_told():
+    batching_rule("Xlogx")(right_dawsn)
+    with pytest.raises(fc.errors.FedcoreError, match="TensorFlow has no operation 'Xlogx'; did you mean Xlogy"):
+        check_batching_rule("Xlogx")
 
 
 def test_an_operation_without_a_rule_is_told():

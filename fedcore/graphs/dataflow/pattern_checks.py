@@ -40,10 +40,7 @@ def check_operation(operation: object, operands: Sequence, attributes: Iterable[
             raise TypeMismatch(_add_location(f"{problem}{_pattern_of(operand)}"))
     if operation in REGIONS or operation == "Const":  # TensorFlow has no definition of the former; `const` is checked
         return
-    if private_api.op_definition(operation) is None:
-        raise FedcoreError(
-            _add_location(f"TensorFlow has no operation {operation!r}{_similar(operation, _all_operations())}")
-        )
+    check_operation_name(operation)
     declared = signature(operation)
     _check_count(operation, declared, operands)
     for name in attributes:
@@ -65,6 +62,16 @@ def _check_count(operation: str, declared: Signature, operands: Sequence) -> Non
     takes = f"{least} or more operands" if lists else f"{least} operand{'s' * (least != 1)}"
     fix = f"fix: op({operation!r}) alone matches any operands, var('name') any one"
     raise TypeMismatch(_add_location(f"{operation} has {takes} ({names}), but the pattern has {len(operands)}\n{fix}"))
+
+
+def check_operation_name(name: str) -> None:
+    """Checks the name of an operation of TensorFlow or of a region.
+
+    Raises:
+        FedcoreError: there is none; the message has similar names.
+    """
+    if name not in REGIONS and private_api.op_definition(name) is None:
+        raise FedcoreError(_add_location(f"TensorFlow has no operation {name!r}{_similar(name, _all_operations())}"))
 
 
 def check_name(name: object, maker: str) -> None:
