@@ -10,7 +10,7 @@ import fedcore as fc
 from fedcore.aggregators.encoders.encoded_values import value_codec
 from fedcore.aggregators.encoders.encoder import AdaptiveEncoder, Encoder, require_encoder
 from fedcore.errors import FedcoreError, brief
-from fedcore.testing.laws import LawBroken
+from fedcore.testing.laws import LawBroken, describe_raised
 from fedcore.testing.values import draw, has_bits_of
 from fedcore.types import TensorType, to_type
 
@@ -62,7 +62,7 @@ def check_encoder(encoder: Encoder, value_type: object, *, relative_error: float
             raise
         except Exception as error:
             law = "values are encoded and decoded"
-            raise LawBroken(law, f"it raises {type(error).__name__}: {brief(str(error))}") from error
+            raise LawBroken(law, f"it raises {describe_raised(error)}") from error
         _check_altered(codec, type_, values[0])
         _check_sums(encoder, type_, values)
 

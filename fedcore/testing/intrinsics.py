@@ -25,7 +25,7 @@ from fedcore.runtime.reports.result_difference import difference
 from fedcore.testing.batching_rules import check_batching_rule
 from fedcore.testing.generated import Call, Values, calls_of, wrong_types
 from fedcore.testing.intrinsic_programs import Program, program_at_clients, program_with, programs_of, traced_with
-from fedcore.testing.laws import LawBroken
+from fedcore.testing.laws import LawBroken, describe_raised
 from fedcore.testing.rule_operands import OperandsNotFound, cases_in_graph
 from fedcore.testing.rule_subjects import rule_place
 from fedcore.types import Type
@@ -158,7 +158,7 @@ def _example(op: Intrinsic, source: str, calls: list[Call]) -> None:
             _run_example(op, source, types, names)
             return
         except Exception as error:
-            problems.append(f"{type(error).__name__}: {error}")
+            problems.append(describe_raised(error))
     raise LawBroken(law, f"{source.strip()}\n{problems[-1]}")
 
 

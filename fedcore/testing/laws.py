@@ -1,6 +1,8 @@
-"""The error for a law that does not hold, and the count of open files for laws about them."""
+"""The error for a law that does not hold, the text of an error that a part raises, and the count of open files."""
 
 import os
+
+from fedcore.ir.locations import line_of_error
 
 
 class LawBroken(AssertionError):
@@ -14,6 +16,11 @@ class LawBroken(AssertionError):
             lines += ["  program:", *(f"    {line}" for line in str(program).rstrip().split("\n"))]
         super().__init__("\n".join(lines))
         self.law = law
+
+
+def describe_raised(error: BaseException) -> str:
+    """The error that a part raises, with the innermost line of the user's code that it passed."""
+    return f"{type(error).__name__}: {error}{line_of_error(error)}"
 
 
 def open_files() -> int:

@@ -14,7 +14,7 @@ from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.runtime.reports.result_difference import difference
-from fedcore.testing.laws import LawBroken
+from fedcore.testing.laws import LawBroken, describe_raised
 from fedcore.testing.values import draw
 
 NAMES = ("dense/kernel", "dense/bias", "gain", "kernel", "scale")
@@ -107,7 +107,7 @@ class _Check:
         except LawBroken:
             raise
         except Exception as error:
-            raise self._broken("takes steps", f"it raises {type(error).__name__}: {error}") from error
+            raise self._broken("takes steps", f"it raises {describe_raised(error)}") from error
         self._equal("equal steps give equal bits", again, final, 0)
         for number, (weights, result) in enumerate(zip([self._weights, *self._others], clients, strict=True)):
             self._equal(f"client {number} of a batch takes the steps that it takes alone", result, self._steps(weights))

@@ -26,7 +26,7 @@ from fedcore.runtime.reference import ONE_BLOCK, evaluator
 from fedcore.runtime.same_meaning import change_of_result, folds_clients, runs_in_parts
 from fedcore.testing.covering_programs import covering_programs
 from fedcore.testing.generated import COHORTS, Values
-from fedcore.testing.laws import LawBroken
+from fedcore.testing.laws import LawBroken, describe_raised
 from fedcore.testing.programs import arguments, federated_modules
 from fedcore.testing.siblings import module_siblings
 from fedcore.testing.values import special_values
@@ -221,7 +221,7 @@ def check_laws(pass_: Pass, module: Module, inputs: dict[int, list]) -> Module:
     try:
         result = pass_.run(module)
     except Exception as error:
-        raise broken("runs", f"it raises {type(error).__name__}: {error}") from error
+        raise broken("runs", f"it raises {describe_raised(error)}") from error
     if not isinstance(result, Module):
         raise broken("returns a module", f"it returns {brief(result)}")
     try:

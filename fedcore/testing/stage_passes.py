@@ -14,7 +14,7 @@ from fedcore.graphs.dataflow.stage_passes import StagePass, all_stage_passes, ge
 from fedcore.graphs.dataflow.text import print_region
 from fedcore.graphs.dataflow.text_parser import parse_region
 from fedcore.runtime.reports.result_difference import difference
-from fedcore.testing.laws import LawBroken
+from fedcore.testing.laws import LawBroken, describe_raised
 from fedcore.testing.operand_search import draw_operand
 from fedcore.testing.passes import Checked
 from fedcore.testing.regions import argument_values, node_count, results_function
@@ -158,7 +158,7 @@ def check_laws(pass_: StagePass, region: Region, arguments: Sequence[np.ndarray]
     try:
         result = pass_.run(region)
     except Exception as error:
-        raise broken("runs", f"it raises {type(error).__name__}: {error}") from error
+        raise broken("runs", f"it raises {describe_raised(error)}") from error
     if not isinstance(result, Region):
         raise broken("returns a region", f"it returns {brief(result)}")
     if result is region:

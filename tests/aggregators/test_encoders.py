@@ -212,6 +212,24 @@ def test_check_encoder_tells_an_error_that_is_too_large():
         fc.testing.check_encoder(encoders.top_k(0.1), ("float32", [40]), relative_error=0.1)
 
 
+class _ForgetsValues(encoders.Encoder):
+    """Decodes its `Integers` without their `values`."""
+
+    def encode(self, value, seed):
+        return encoders.Integers(tf.cast(value > 0, tf.int32), 1)
+
+    def decode(self, code, seed, spec):
+        return tf.cast(code, spec.dtype)
+
+
+def test_check_encoder_tells_the_line_that_raises():
+    line = _ForgetsValues.decode.__code__.co_firstlineno + 1
+    with pytest.raises(
+        fc.testing.LawBroken, match=rf"it raises TypeError(.|\n)*test_encoders.py:{line}: return tf.cast"
+    ):
+        fc.testing.check_encoder(_ForgetsValues(), ("float32", [4]), relative_error=1.0)
+
+
 @pytest.fixture(scope="module")
 def rotated_sums():
     """By way of running, the sum of one client's code and its bits."""
