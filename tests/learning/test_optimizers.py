@@ -344,7 +344,7 @@ def test_gradients_of_scaled_losses_step_as_in_keras(name):
     [
         (lambda: K.SGD(loss_scale_factor=2.0), "the optimizer scales losses"),
         (lambda: K.LossScaleOptimizer(K.SGD()), "loss scaling is for client_optimizer_fn"),
-        (lambda: 0.1, "0.1 is no optimizer"),
+        (lambda: 0.1, r"0.1 is no optimizer: .*\n  fix: fc.learning.optimizers.build_sgdm\(0.1\)"),
         (lambda: K.SGD, "is no optimizer"),
         (lambda: optimizers.build_sgdm(float("nan")), "learning_rate is a finite number"),
         (lambda: optimizers.build_adamw(weight_decay=-1.0), "weight_decay is a finite number"),

@@ -1,6 +1,7 @@
 """Keras optimizers as functional ones: Keras' own classes by their attributes. See decisions 0255 and 0290."""
 
 import inspect
+import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -137,7 +138,9 @@ def _as_optimizer(given: OptimizerLike, names: Sequence[str]) -> Optimizer:
             "  fix: keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.1),\n"
             '  {".*base.*": keras.optimizers.Adam(0.001)})), by the paths of variables\n'
         )
-    raise FedcoreError(f"{brief(given)} is no optimizer: give one of fc.learning.optimizers or a Keras 3 one")
+    problem = f"{brief(given)} is no optimizer: give one of fc.learning.optimizers or a Keras 3 one"
+    is_rate = isinstance(given, float) and 0 < given < math.inf
+    raise FedcoreError(f"{problem}\n  fix: fc.learning.optimizers.build_sgdm({given})" if is_rate else problem)
 
 
 def _by_name(given: str | Mapping) -> keras.optimizers.Optimizer:
