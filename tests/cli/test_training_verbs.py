@@ -285,7 +285,7 @@ def test_a_run_says_what_it_was_made_of_and_how_to_repeat_it(project, fedcore):
     assert shown["command"] == "fedcore train train.toml --set run.rounds=1"
     fedcore(*shown["command"].split()[1:], "--out", "second")
     assert (project / "first/metrics.csv").read_bytes() == (project / "second/metrics.csv").read_bytes()
-    fedcore("resume", "second", "--rounds", "3")
+    assert "second: 3 rounds; after an interrupt: " in fedcore("resume", "second", "--rounds", "3")
     fedcore("resume", "second", "--rounds", "2")  # which it has already
     fedcore("resume", "second", "--rounds", "3")
     longer = fedcore("show", "second", "--format", "json")["origin"]["command"]

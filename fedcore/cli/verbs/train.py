@@ -98,7 +98,8 @@ def go_on(run: "Run", format_: str, runtime_name: str, callbacks: Sequence["Call
     from fedcore.cli.runs import read_run
 
     if format_ == "text":
-        sets = "".join(f", {key}={value}" for key, value in run.sets.items())
+        begun_with = {k: v for k, v in run.sets.items() if k != "run.rounds" or v == run.rounds}  # resume has --rounds
+        sets = "".join(f", {key}={value}" for key, value in begun_with.items())
         click.echo(f"{run.directory}: {run.rounds} rounds{sets}; after an interrupt: fedcore resume {run.directory}")
     project = load_project(run.program, run.configuration)
     if callbacks:
