@@ -85,9 +85,10 @@ def check_pass(
 
     Laws: the pass changes at least one program; it keeps the meaning and the type, also where clients are added up in
     blocks that are merged in a tree (for 1, 3 and 65 clients); the result is a valid module; nothing that crossed in
-    secure sums reaches the server otherwise; crossings have the bits that their types tell; no client makes more graph
-    calls (a local operation may become a graph call, if the sum of both does not grow); a second run changes nothing
-    (unless the pass is declared with `idempotent=False`).
+    secure sums reaches the server otherwise; crossings have the bits that their types tell; every operation has a
+    line that an operation or function had before (none only where one had none; or the pass removes all); no client
+    makes more graph calls (a local operation may become a graph call, if the sum of both does not grow); a second run
+    changes nothing (unless the pass is declared with `idempotent=False`).
 
     Args:
         one: a pass, its name, or a function from module to module.
@@ -228,6 +229,8 @@ def check_laws(pass_: Pass, module: Module, inputs: dict[int, list]) -> Module:
         verify(result)
     except FedcoreError as error:
         raise broken("leaves a valid module", f"{error}, in\n{_text(result)}") from None
+    for problem in _wrong_lines(module, result):
+        raise broken("keeps the user's lines", f"{problem}, in\n{result}")
     if result == module and result.blobs.keys() == module.blobs.keys():
         return result
     have, want = _as_planned(result.main.type), _as_planned(module.main.type)
@@ -261,6 +264,19 @@ def _text(module: Module) -> str:
         return str(module)
     except Exception:
         return repr(module)
+
+
+def _wrong_lines(before: Module, after: Module) -> list[str]:
+    """The operations after a pass without a line, or with one that nothing had before; none if all lines are gone."""
+    have = [(op, op.location) for f in after.functions for op in f.operations]
+    lines = {node.location for f in before.functions for node in (f, *f.operations)}
+    if all(line is None for _, line in have):
+        return []
+    return [
+        f"%{op.name} = {op.kind} has {'no line, as nothing' if line is None else f'{line}, which nothing'} had before"
+        for op, line in have
+        if line not in lines
+    ]
 
 
 def _as_planned(type_: FunctionType) -> FunctionType:

@@ -4,6 +4,7 @@ import pytest
 import fedcore as fc
 from fedcore.compiler import LOWERING, compile_module
 from fedcore.compiler.pipeline import Pass
+from fedcore.errors import Location
 from fedcore.ir import Module
 from fedcore.testing.covering_programs import covering_programs
 from fedcore.types import FederatedType
@@ -278,3 +279,16 @@ def test_blocks_of_clients_are_folded_each_from_the_start_and_merged_in_a_tree()
     assert change_of_result(left, right, [[1.0, 2.0, 3.0]], 2) == (
         "the result is np.float32(27.0), not np.float32(15.0) (clients in blocks of 2)"
     )
+
+
+@pytest.mark.parametrize(
+    ("location", "says"), [(None, "no line, as nothing"), (Location("b.py", 9), "b.py:9, which nothing")]
+)
+def test_a_pass_that_loses_or_invents_a_line_is_found(location, says):
+    def change(operations):
+        return (attrs.evolve(operations[0], location=location), *operations[1:])
+
+    case = CALLS.replace("fn @same(%x: float32) -> float32 {", 'fn @same(%x: float32) -> float32 {   loc("a.py":4)')
+    text = broken(lambda m: with_operations(m, change), cases=[case], programs=0)
+    assert text.startswith("the law is broken: tried keeps the user's lines\n")
+    assert f"  %0 = generic_plus has {says} had before, in\n" in text
