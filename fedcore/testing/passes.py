@@ -269,7 +269,7 @@ def _text(module: Module) -> str:
 def _wrong_lines(before: Module, after: Module) -> list[str]:
     """The operations after a pass without a line, or with one that nothing had before; none if all lines are gone."""
     have = [(op, op.location) for f in after.functions for op in f.operations]
-    lines = {node.location for f in before.functions for node in (f, *f.operations)}
+    lines = {f.location for f in before.functions} | {op.location for f in before.functions for op in f.operations}
     if all(line is None for _, line in have):
         return []
     return [
