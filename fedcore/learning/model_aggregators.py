@@ -122,8 +122,10 @@ def compression_aggregator(
             `debug_measurements_fn` returns another kind of factory.
     Source: that of `fc.learning.robust_aggregator`; these settings are those of TFF's function of the same name.
     Example:
+        >>> four_bits = fc.aggregators.encoders.uniform_quantization(bits=4)
+        >>> compressed = fc.learning.compression_aggregator(encoder_fn=lambda spec: four_bits)
         >>> process = fc.learning.algorithms.build_weighted_fed_avg(
-        ...     model_fn, lambda: keras.optimizers.SGD(0.1), model_aggregator=fc.learning.compression_aggregator())
+        ...     model_fn, lambda: keras.optimizers.SGD(0.1), model_aggregator=compressed)
         >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
         >>> metrics['aggregator']['zeroed_count']
         np.int32(0)

@@ -355,7 +355,7 @@ ON_PURPOSE = {
     "SecureSumFactory, estimated bounds of integers": "bounds of a `SecureSumFactory` numbers of any kind",
     "HadamardTransformFactory of a struct without a container": "Values may be structs without a Python container",
     "FunctionalModel of tensors": "A `FunctionalModel` takes tensors as weights",
-    "FunctionalModel of a Python function": "and functions that are no `tf.function`",
+    "FunctionalModel of a Python function": "functions that are no `tf.function`",
     "functional_model_from_keras of a number": "one class, such as `fc.errors.TypeMismatch`, stands for many of TFF's",
     "functional_model_from_keras of batch normalization": "`functional_model_from_keras` takes batch normalization",
     "functional_model_from_keras, a loss with weights of its own": "a loss whose `sample_weight` has a default",

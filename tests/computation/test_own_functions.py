@@ -128,9 +128,9 @@ def traced(monkeypatch):
     names = []
     trace_leaves = function_tracing.trace_leaves
 
-    def noted(*args, name, **options):
-        names.append(name)
-        return trace_leaves(*args, name=name, **options)
+    def noted(*args, describe, **options):
+        names.append(describe.split("`")[1])
+        return trace_leaves(*args, describe=describe, **options)
 
     monkeypatch.setattr(function_tracing, "trace_leaves", noted)
     monkeypatch.setattr(tracing, "_own_modules", tracing.LruCache(256))
