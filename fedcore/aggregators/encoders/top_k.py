@@ -1,3 +1,5 @@
+"""An encoder that sends the largest elements of a tensor, and their places."""
+
 import math
 
 import tensorflow as tf

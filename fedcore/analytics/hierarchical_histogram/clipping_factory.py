@@ -1,3 +1,5 @@
+"""Aggregators that bound how much a client adds to a histogram."""
+
 import tensorflow as tf
 
 from fedcore.aggregators import UnweightedAggregationFactory, aggregation_process

@@ -1,3 +1,5 @@
+"""Aggregators of histograms whose buckets are added up in a tree, so that ranges have little noise."""
+
 import math
 
 from fedcore.aggregators import (
