@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from fedcore.errors import FedcoreError, brief
+from fedcore.ir.regular_files import read_text
 
 RUN_SETTINGS = {
     "rounds": int,
@@ -42,7 +43,6 @@ def read_configuration(path: Path) -> Configuration:
     Raises:
         FedcoreError: it is no TOML, or lacks what a training needs; the message names it.
     """
-    from fedcore.ir.regular_files import read_text
 
     try:
         configuration = tomllib.loads(read_text(path, MAX_CONFIGURATION_BYTES))

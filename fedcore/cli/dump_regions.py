@@ -1,18 +1,19 @@
 """The regions of client stages on the command line: `dump --stage batched`, and `opt` on their text."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from fedcore.cli.loading import quiet_start
+from fedcore.cli.printing import show
 from fedcore.cli.reproducer import Work
-
-if TYPE_CHECKING:
-    from fedcore.ir import Function, Module
+from fedcore.compiler import compile_module, parse_pipeline
+from fedcore.errors import FedcoreError, ParseError
+from fedcore.ir import Function, Module
 
 
 def print_regions(
-    work: Work, module: "Module", pipeline: str, sizes: dict[str, int], *, print_after_change: bool
+    work: Work, module: Module, pipeline: str, sizes: dict[str, int], *, print_after_change: bool
 ) -> None:
     """Prints the region of each client stage that has one after the stage passes, below its schedule as a comment.
 
@@ -20,9 +21,6 @@ def print_regions(
         module: the computation, at any stage.
         sizes: fields of `AssumedClients`.
     """
-    from fedcore.cli.loading import quiet_start
-    from fedcore.cli.printing import show
-    from fedcore.compiler import compile_module
 
     work.pipeline = pipeline
     with quiet_start():
@@ -44,16 +42,12 @@ def print_regions(
             show(f"// stage @{function.name} has no region: its clients run one after another, {_reason(function)}")
 
 
-def _reason(function: "Function") -> str:
+def _reason(function: Function) -> str:
     return f"since {function.attributes['why']}" if function.attributes.get("why") else "as the plan says"
 
 
 def optimize_regions(path: str, pipeline: str, *, after_all: bool, after_change: bool) -> None:
     """Runs stage passes on the regions of a text, and prints them."""
-    from fedcore.cli.loading import quiet_start
-    from fedcore.cli.printing import show
-    from fedcore.compiler import parse_pipeline
-    from fedcore.errors import FedcoreError, ParseError
 
     with quiet_start():
         from fedcore.graphs.dataflow.stage_passes import all_stage_passes, get_stage_pass, run_stage_pass

@@ -3,8 +3,10 @@
 import importlib.metadata
 import os
 import platform
+import resource
 
 from fedcore import __version__
+from fedcore.cli.loading import quiet_start
 from fedcore.program.optional_packages import is_installed
 
 _PACKAGES = ("tensorflow", "keras", "numpy", "ml_dtypes", "attrs", "lark", "click", "rich", "safetensors")
@@ -57,7 +59,6 @@ def examine() -> dict:
 
 def _private_parts() -> dict:
     """Private part of TensorFlow or Keras -> whether its contract holds with the installed versions."""
-    from fedcore.cli.loading import quiet_start
     from fedcore.graphs.private_api import PARTS, tested_versions
     from fedcore.graphs.private_api_contracts import broken
 
@@ -75,7 +76,6 @@ def _version(name: str) -> str:
 
 
 def _tensorflow() -> tuple[list[str], dict, list[str]]:
-    from fedcore.cli.loading import quiet_start
 
     with quiet_start():
         import keras
@@ -99,7 +99,6 @@ def _tensorflow() -> tuple[list[str], dict, list[str]]:
 
 
 def _limits() -> dict:
-    import resource
 
     def limit(which: int) -> str:
         soft, _ = resource.getrlimit(which)

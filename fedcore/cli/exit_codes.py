@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Never
 import click
 
 from fedcore.cli.isolation import child_ends_here
-from fedcore.cli.other_verbs import names_of_other_verbs, other_verb
 from fedcore.cli.reproducer import Work
+from fedcore.cli.verbs import all_verbs, load_verb, summary
 from fedcore.errors import FedcoreError, printable
 
 if TYPE_CHECKING:
@@ -85,10 +85,14 @@ class GuardedGroup(click.Group):
         return super().make_context(info_name, args, parent, obj=Work(is_program=is_program), **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *(n for n in names_of_other_verbs() if n not in self.commands)]
+        return all_verbs()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return super().get_command(ctx, cmd_name) or other_verb(cmd_name)
+        return load_verb(cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, summary(verb)) for verb in all_verbs()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -10,18 +10,18 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import fedcore.intrinsics  # noqa: F401  declares the operations that a file may hold
 from fedcore.cli.isolation import held_back
 from fedcore.cli.reproducer import Work
+from fedcore.compiler import parse_pipeline, pipeline_with
+from fedcore.compiler.pipeline import Pass
 from fedcore.errors import FedcoreError, ParseError, VerifyError
-
-if TYPE_CHECKING:
-    from fedcore.compiler.pipeline import Pass
-    from fedcore.ir import Module
-
+from fedcore.ir import Module, bundle, limits, verify
+from fedcore.ir.target import parse_target
 
 trusted_option = click.option(
     "--trusted", is_flag=True, help="Accept graphs with any operation, also those that read files or call Python."
@@ -59,8 +59,6 @@ def with_target(pipeline: str, machine: str | None) -> str:
     Raises:
         click.BadParameter: there is no such target, or the pipeline is not understood.
     """
-    from fedcore.compiler import pipeline_with
-    from fedcore.ir.target import parse_target
 
     if machine is None:
         return pipeline
@@ -72,13 +70,12 @@ def with_target(pipeline: str, machine: str | None) -> str:
     return pipeline_with(options, pipeline)
 
 
-def parsed_pipeline(text: str) -> "list[tuple[Pass, dict]]":
+def parsed_pipeline(text: str) -> list[tuple[Pass, dict]]:
     """The passes of a pipeline with their options.
 
     Raises:
         click.BadParameter: a pass or an option is unknown.
     """
-    from fedcore.compiler import parse_pipeline
 
     try:
         return parse_pipeline(text)
@@ -86,7 +83,7 @@ def parsed_pipeline(text: str) -> "list[tuple[Pass, dict]]":
         raise click.BadParameter(str(error), param_hint="-p") from None
 
 
-def read_module(path: str, work: Work, *, trusted: bool = False) -> "Module":
+def read_module(path: str, work: Work, *, trusted: bool = False) -> Module:
     """The valid module of a file (text or bundle); `-` is stdin.
 
     The graphs of a bundle may hold the operations that `fc.load` accepts. Text has no graphs that could run.
@@ -97,8 +94,6 @@ def read_module(path: str, work: Work, *, trusted: bool = False) -> "Module":
     Raises:
         FedcoreError: the file is wrong; the message shows each wrong line with a caret.
     """
-    import fedcore.intrinsics  # noqa: F401  declares the operations that a file may hold
-    from fedcore.ir import bundle, limits, verify
 
     label = "<stdin>" if path == "-" else path
     with click.open_file(path, "rb") as file:
@@ -125,7 +120,7 @@ def read_module(path: str, work: Work, *, trusted: bool = False) -> "Module":
     return module
 
 
-def read_target(target: str, work: Work, *, trusted: bool = False) -> "Module":
+def read_target(target: str, work: Work, *, trusted: bool = False) -> Module:
     """The module of a file, or of a computation written MODULE:NAME.
 
     Args:

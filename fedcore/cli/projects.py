@@ -9,6 +9,7 @@ import difflib
 import importlib.util
 import inspect
 import os
+import random
 import sys
 import traceback
 from collections.abc import Iterator
@@ -18,9 +19,12 @@ from typing import Any
 
 import attrs
 import click
+import numpy as np
 
 from fedcore.cli.configuration import Configuration, settings_of
+from fedcore.cli.loading import quiet_start
 from fedcore.errors import FedcoreError
+from fedcore.program import MemoryClientStates, SQLiteClientStates
 
 
 @attrs.frozen
@@ -65,7 +69,6 @@ def load_project(file: Path, configuration: Configuration, *, trains: bool = Tru
         FedcoreError: the file lacks a function, has one that nothing calls, a function names a table that the
             configuration has not, or it raises.
     """
-    from fedcore.cli.loading import quiet_start
 
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     with quiet_start():
@@ -95,9 +98,6 @@ def _seed_python(seed: int) -> None:
 
     TensorFlow's own seed stays: with it the shuffles of real data sets would have one order in all rounds.
     """
-    import random
-
-    import numpy as np
 
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -223,7 +223,6 @@ def run_training(directory: Path, file: Path, project: Project, configuration: C
 
 def _client_states(directory: Path, setting: str) -> Any:
     """The store that a configuration names."""
-    from fedcore.program import MemoryClientStates, SQLiteClientStates
 
     return MemoryClientStates() if setting == "memory" else SQLiteClientStates(directory / setting)
 

@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 
+import fedcore.intrinsics  # noqa: F401  the verifier knows the operations that are imported
 from fedcore.cli.recording_schema import CallRecord, ModuleRecord, StageRecord, read_record
+from fedcore.cli.sizes import sizes
 from fedcore.errors import FedcoreError
-
-if TYPE_CHECKING:
-    from fedcore.ir import Module
+from fedcore.ir import Module, parse_module, verify
+from fedcore.ir.source_table import table_of, with_table
+from fedcore.ir.sources import sources_of
 
 _FIGURES = (
     "name", "process", "number", "seconds", "compile_seconds", "clients", "graph_calls", "broadcast_bits",
@@ -54,15 +55,12 @@ class Computation:
         texts = [s.text for s in self.stages if s.text is not None]
         return texts[-1] if texts and texts[-1].startswith("fedcore 1 planned") else None
 
-    def parse_plan(self) -> "Module | None":
+    def parse_plan(self) -> Module | None:
         """The plan as a module; None if the calls have no plan.
 
         Raises:
             FedcoreError: the recorded plan is not valid.
         """
-        import fedcore.intrinsics  # noqa: F401  the verifier knows the operations that are imported
-        from fedcore.ir import parse_module, verify
-        from fedcore.ir.source_table import with_table
 
         if self.plan is None:
             return None
@@ -91,7 +89,6 @@ class Recorded:
 
     def sizes(self) -> list[dict]:
         """The sizes of the parts of each computation's plan, for one client."""
-        from fedcore.cli.sizes import sizes
 
         plans = [(computation, computation.parse_plan()) for computation in self.computations]
         return [
@@ -134,10 +131,8 @@ def _computation(digests: tuple[str, str], source: tuple, calls: list[CallRecord
     )
 
 
-def computation_of(module: "Module", passes: Iterator[tuple[str, "Module"]]) -> Computation:
+def computation_of(module: Module, passes: Iterator[tuple[str, Module]]) -> Computation:
     """A computation without calls, from a module and the passes over it."""
-    from fedcore.ir.source_table import table_of
-    from fedcore.ir.sources import sources_of
     from fedcore.runtime.reports.recording import graph_texts, stages_of
 
     pass_records, modules = stages_of(module, passes)

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator
 
 import attrs
 import click
+from rich import progress as bars
+from rich.text import Text
 
+from fedcore.cli.printing import has_colours
 from fedcore.learning.programs.progress_bar import as_bits
 
 _COLUMNS = ("round", "loss", "accuracy", "test", "clients/s", "sent")
@@ -42,14 +45,11 @@ class RoundLine:
 @contextlib.contextmanager
 def round_lines(rounds: int) -> Iterator[Callable[[RoundLine], None]]:
     """Gives the function that prints a round's line."""
-    from fedcore.cli.printing import has_colours
 
     if not (sys.stdout.isatty() and has_colours(sys.stdout)):
         click.echo(_HEAD)
         yield lambda line: click.echo(line.format(rounds))
         return
-    from rich import progress as bars
-    from rich.text import Text
 
     columns = (
         bars.TextColumn("round"),

@@ -10,8 +10,11 @@ import attrs
 import click
 
 from fedcore.cli.configuration import MAX_CONFIGURATION_BYTES, Configuration, check_configuration
+from fedcore.cli.json_values import as_json
+from fedcore.computation.asynchronous import run_awaitable
 from fedcore.errors import FedcoreError
 from fedcore.ir.regular_files import check_inside, read_text
+from fedcore.program import FileProgramStateManager
 from fedcore.program.run_directory import CHECKPOINTS, FINISHED, METRICS, NOT_BEGUN, STOPPED, run_state
 from fedcore.whole_files import write_whole
 
@@ -82,7 +85,6 @@ class Run:
         return History(*_timed(self.directory, self.rows)) if is_timed else History(self.rows)
 
     def as_json(self, target: Target | None = None) -> dict[str, Any]:
-        from fedcore.cli.json_values import as_json
 
         summary = {
             "directory": str(self.directory),
@@ -177,8 +179,6 @@ def _rows(directory: Path) -> list[dict[str, Any]]:
 
 def _timed(directory: Path, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[float]]:
     """The rows that the newest checkpoint has, and the seconds of each."""
-    from fedcore.computation.asynchronous import run_awaitable
-    from fedcore.program import FileProgramStateManager
 
     checkpoints = directory / CHECKPOINTS
     check_inside(checkpoints, directory)

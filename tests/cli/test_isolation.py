@@ -139,7 +139,7 @@ CALLERS = {
         print("code", CliRunner().invoke(main, ["verify", "mean.fed"]).exit_code)
     """,
     "of one command": """
-        print("code", CliRunner().invoke(main.commands["verify"], ["mean.fed"], obj=Work()).exit_code)
+        print("code", CliRunner().invoke(load_verb("verify"), ["mean.fed"], obj=Work()).exit_code)
     """,
     "with other streams": """
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
@@ -156,6 +156,7 @@ def test_the_code_of_a_caller_goes_on_once(python, mean_fed, caller):
         "import contextlib, io\n"
         "from click.testing import CliRunner\n"
         "from fedcore.cli import main\n"
+        "from fedcore.cli.verbs import load_verb\n"
         "from fedcore.cli.reproducer import Work\n"
     )
     printed = python(imports + textwrap.dedent(CALLERS[caller]))

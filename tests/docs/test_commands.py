@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 import fedcore as fc
 from fedcore.cli import main
+from fedcore.cli.verbs import load_verb
 
 ROOT = Path(__file__).parents[2]
 
@@ -125,7 +126,7 @@ def test_the_page_about_training_types_commands_that_there_are():
     verbs = ["new", "train", "list", "resume", "eval", "train", "train", "list", "sweep", "list"]
     assert [words[0] for words in typed] == verbs
     for verb, *arguments in typed:
-        command = main.commands[verb]
+        command = load_verb(verb)
         command.make_parser(click.Context(command)).parse_args(arguments)
 
 

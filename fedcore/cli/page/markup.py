@@ -8,12 +8,10 @@ import re
 from base64 import b64encode
 from collections.abc import Iterable
 from html import escape
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import attrs
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from rich.console import Console
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 _VOID = frozenset({"col", "input", "meta"})
@@ -59,7 +57,7 @@ def code_element(name: str, code: str) -> tuple[Markup, str]:
     return Markup(f"<{name}>{code}</{name}>"), f"'sha256-{digest}'"
 
 
-def recorded_text(console: "Console") -> Markup:
+def recorded_text(console: Console) -> Markup:
     """The text that a recording console printed, in its colours; rich escapes the text."""
     return Markup(console.export_html(inline_styles=True, code_format="<pre>{code}</pre>"))
 

@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
+from fedcore.cli.curve import draw_accuracy
+from fedcore.cli.loading import quiet_start
 from fedcore.cli.output_path import OutputPath
+from fedcore.whole_files import write_whole
 
 if TYPE_CHECKING:
     import keras
@@ -27,7 +31,7 @@ _NEEDS = {"scikit-learn": "sklearn", "matplotlib": "matplotlib"}
 EVALUATIONS = 12  # evaluations on the central test data
 
 
-@click.command(short_help="Trains a digit classifier on this machine.")
+@click.command()
 @click.option("--rounds", type=click.IntRange(min=1), default=100, show_default=True, help="How many rounds to train.")
 @click.option("--out", type=OutputPath(file_okay=False, path_type=Path), default="demo-out", show_default=True,
               help="Where the curve and the compiled round are written.")  # fmt: skip
@@ -72,7 +76,6 @@ def demo(rounds: int, out: Path, seed: int) -> None:
 
 
 def _quiet_tensorflow() -> contextlib.AbstractContextManager:
-    from fedcore.cli.loading import quiet_start
 
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     return quiet_start()
@@ -83,7 +86,6 @@ class _Training:
 
     def __init__(self, seed: int) -> None:
         import keras
-        import numpy as np
 
         import fedcore as fc
 
@@ -139,7 +141,6 @@ class _Training:
             )
 
     def _test_accuracy(self, state: Any) -> float:
-        import numpy as np
 
         self.process.get_model_weights(state).assign_weights_to(self.central)
         predicted = np.argmax(self.central(self.test_pixels), axis=1)
@@ -172,9 +173,7 @@ def _report() -> "Report":
 
 def _summary(training: _Training, rounds: int, seconds: float, out: Path) -> None:
     """Writes the compiled round and the accuracy curve to `out`, and prints the figures of the training."""
-    from fedcore.cli.curve import draw_accuracy
     from fedcore.learning.programs.progress_bar import as_bits
-    from fedcore.whole_files import write_whole
 
     report = _report()
     fed, png = out / "round.fed", out / "accuracy.png"

@@ -5,9 +5,12 @@ from pathlib import Path
 import click
 
 from fedcore.cli.loading import quiet_start
+from fedcore.cli.projects import call_function, import_program
+from fedcore.deployment.engines import engine_installed
+from fedcore.errors import FedcoreError
 
 
-@click.group(short_help="Tries a federation on this machine.", no_args_is_help=True)
+@click.group(no_args_is_help=True)
 def deploy() -> None:
     """Tries a federation of `fedcore new --template network` on this machine.
 
@@ -27,9 +30,6 @@ def try_(directory: Path, rounds: int) -> None:
     files are in a folder `.trial` of DIRECTORY, which is removed at the end, and all processes end. Nothing starts if
     `fedcore site check` finds something wrong at a site; an error shows the last lines that the sites have printed.
     """
-    from fedcore.cli.projects import call_function, import_program
-    from fedcore.deployment.engines import engine_installed
-    from fedcore.errors import FedcoreError
 
     with quiet_start(), engine_installed():
         from fedcore.deployment.trial import trial

@@ -1,17 +1,21 @@
 """`fedcore diff`: the differences of two modules."""
 
-from typing import TYPE_CHECKING
+import json
+import sys
 
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from fedcore.cli.comparing import Comparison, comparison, summary
 from fedcore.cli.exit_codes import OK, WRONG_PROGRAM
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import load_option, trusted_option
+from fedcore.cli.loading import import_extension, load_option, quiet_start, read_target, trusted_option
+from fedcore.cli.printing import has_colours
 from fedcore.cli.reproducer import Work
-
-if TYPE_CHECKING:
-    from fedcore.cli.comparing import Comparison
-    from fedcore.ir import Module
+from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module
+from fedcore.ir import Module
 
 
 @click.command(cls=FileCommand, short_help="Prints the differences of two computations.")
@@ -36,10 +40,6 @@ def diff(
       fedcore diff before.fed after.fed
       fedcore diff my_module:next_round round.fed --stage planned
     """
-    import json
-
-    from fedcore.cli.comparing import comparison, summary
-    from fedcore.cli.loading import import_extension, quiet_start
 
     for name in extensions:
         import_extension(name)
@@ -55,14 +55,13 @@ def diff(
     ctx.exit(OK if result.equal else WRONG_PROGRAM)
 
 
-def _module(path: str, stage: str | None, trusted: bool) -> "Module":
+def _module(path: str, stage: str | None, trusted: bool) -> Module:
     """The module of a file or of MODULE:NAME, compiled to a stage unless that is None.
 
     Raises:
         click.BadParameter: the module is at a later stage.
         FedcoreError: the file is wrong.
     """
-    from fedcore.cli.loading import quiet_start, read_target
 
     module = read_target(path, Work(), trusted=trusted)
     stages = ("traced", "lowered", "planned")
@@ -70,21 +69,17 @@ def _module(path: str, stage: str | None, trusted: bool) -> "Module":
         return module
     if stages.index(stage) < stages.index(module.stage):
         raise click.BadParameter(f"{path} is {module.stage}: it holds no {stage} module", param_hint="--stage")
-    from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module
 
     with quiet_start():
         return compile_module(module, LOWERING if stage == "lowered" else DEFAULT_PIPELINE)
 
 
-def _show(result: "Comparison", a: str, b: str) -> None:
+def _show(result: Comparison, a: str, b: str) -> None:
     """Prints a comparison: side by side on a terminal with colours, else as a unified diff.
 
     Args:
         a, b: the names of the two modules, as on the command line.
     """
-    import sys
-
-    from fedcore.cli.printing import has_colours
 
     if result.equal:
         click.echo("equal" + ("" if result.same_text else ", up to names"))
@@ -94,9 +89,6 @@ def _show(result: "Comparison", a: str, b: str) -> None:
         for line in result.diff_lines():
             click.echo(line)
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     table = Table(expand=True, box=None, padding=(0, 1), show_edge=False)
     for title in (a, b):

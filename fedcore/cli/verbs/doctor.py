@@ -1,9 +1,13 @@
 """`fedcore doctor`: the facts about this machine and its packages that decide how fedcore runs."""
 
+import json
+
 import click
 
+from fedcore.cli.examination import examine
 
-@click.command(short_help="Prints versions, devices, limits and settings.")
+
+@click.command()
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def doctor(format_: str) -> None:
     """Prints versions, devices, limits and settings, and missing packages.
@@ -13,9 +17,6 @@ def doctor(format_: str) -> None:
       fedcore doctor
       fedcore doctor --format json
     """
-    import json
-
-    from fedcore.cli.examination import examine
 
     sections = examine()
     if format_ == "json":

@@ -1,16 +1,31 @@
 """`fedcore dump`: a computation at each stage of compilation."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
+from fedcore.cli.dump_regions import print_regions
+from fedcore.cli.formats import as_dot, as_graphml, as_json
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import load_option, passes_option, target_option, trusted_option
+from fedcore.cli.loading import (
+    import_extensions,
+    load_option,
+    parsed_pipeline,
+    passes_option,
+    quiet_start,
+    read_target,
+    target_option,
+    trusted_option,
+    with_target,
+)
+from fedcore.cli.page import page
+from fedcore.cli.printing import heading, show, write_bytes
+from fedcore.cli.recorded import Recorded, computation_of
 from fedcore.cli.reproducer import Work
-
-if TYPE_CHECKING:
-    from fedcore.ir import Module
+from fedcore.cli.sizes import print_sizes
+from fedcore.compiler import LOWERING, compile_module, parse_pipeline, pipeline_with, run_passes
+from fedcore.ir import Module
 
 STAGES = ("traced", "lowered", "planned")
 BATCHED = "batched"
@@ -18,7 +33,7 @@ GRAPH_FORMATS = ("graphml", "model-explorer", "pb", "tensorboard")  # of one mod
 FORMATS = ("text", "json", "dot", *GRAPH_FORMATS, "html")
 
 
-@click.command(cls=FileCommand, short_help="Prints a computation at each stage.")
+@click.command(cls=FileCommand)
 @click.argument("target", metavar="MODULE:NAME|FILE.fed")
 @click.option("--stage", type=click.Choice([*STAGES, BATCHED]), help="Print this stage only.")
 @click.option(
@@ -101,7 +116,6 @@ def dump(
         raise click.UsageError("--sizes belongs to --stage planned as text")
     if format_ in GRAPH_FORMATS and not (stage or after):
         raise click.UsageError(f"--format {format_} holds one module: choose a --stage, or --after a pass")
-    from fedcore.cli.loading import import_extensions, parsed_pipeline, read_target, with_target
 
     import_extensions(extensions, work)
     pipeline = with_target(pipeline, machine)
@@ -111,8 +125,6 @@ def dump(
         _print_page(module, pipeline, target)
         return
     if stage == BATCHED:
-        from fedcore.cli.dump_regions import print_regions
-
         chosen = {key: value for key, value in assumed.items() if value is not None}
         print_regions(work, module, pipeline, chosen, print_after_change=print_after_change)
         return
@@ -128,10 +140,8 @@ def dump(
         _print_sizes(*modules)
 
 
-def _stages(work: Work, module: "Module", pipeline: str, stages: Sequence[str]) -> "Iterator[Module]":
+def _stages(work: Work, module: Module, pipeline: str, stages: Sequence[str]) -> Iterator[Module]:
     """Yields the wanted stages that the module has or can still be compiled to."""
-    from fedcore.cli.loading import quiet_start
-    from fedcore.compiler import LOWERING, compile_module
 
     pipelines = {"traced": "", "lowered": LOWERING, "planned": pipeline}
     for stage in stages[STAGES.index(module.stage) :] if len(stages) > 1 else stages:
@@ -146,9 +156,7 @@ def _stages(work: Work, module: "Module", pipeline: str, stages: Sequence[str]) 
         yield compiled
 
 
-def _after(work: Work, module: "Module", pipeline: str, name: str) -> "Module":
-    from fedcore.cli.loading import quiet_start
-    from fedcore.compiler import parse_pipeline, pipeline_with, run_passes
+def _after(work: Work, module: Module, pipeline: str, name: str) -> Module:
 
     if name not in [pass_.name for pass_, _ in parse_pipeline(pipeline)]:
         raise click.BadParameter(f"{name!r} is no pass of {pipeline_with({}, pipeline)}", param_hint="--after")
@@ -158,9 +166,8 @@ def _after(work: Work, module: "Module", pipeline: str, name: str) -> "Module":
 
 
 def _print(
-    modules: "Iterable[Module]", format_: str, *, with_headings: bool, graphs: bool, operations: int | None
+    modules: Iterable[Module], format_: str, *, with_headings: bool, graphs: bool, operations: int | None
 ) -> None:
-    from fedcore.cli.printing import heading, show, write_bytes
 
     if format_ != "text":
         write_bytes(_convert(list(modules), format_))
@@ -173,10 +180,8 @@ def _print(
             _print_graphs(module, operations)
 
 
-def _convert(modules: "list[Module]", format_: str) -> bytes:
+def _convert(modules: list[Module], format_: str) -> bytes:
     """The bytes of a file of a format other than text and html."""
-    from fedcore.cli.formats import as_dot, as_graphml, as_json
-    from fedcore.cli.loading import quiet_start
 
     texts = {"json": as_json, "dot": as_dot, "graphml": as_graphml}
     if format_ in texts:
@@ -190,10 +195,8 @@ def _convert(modules: "list[Module]", format_: str) -> bytes:
         return {"pb": as_pb, "tensorboard": as_events}[format_](modules)
 
 
-def _print_graphs(module: "Module", operations: int | None) -> None:
+def _print_graphs(module: Module, operations: int | None) -> None:
     """Prints the first operations of each graph of a module."""
-    from fedcore.cli.loading import quiet_start
-    from fedcore.cli.printing import show
 
     with quiet_start():
         from fedcore.graphs.graphdef.graph_text import MOST_PRINTED, print_graph
@@ -204,22 +207,13 @@ def _print_graphs(module: "Module", operations: int | None) -> None:
         show("\n" + text)
 
 
-def _print_sizes(plan: "Module") -> None:
-    from fedcore.cli.printing import show
-    from fedcore.cli.sizes import print_sizes
+def _print_sizes(plan: Module) -> None:
 
     show("\n" + print_sizes(plan))
 
 
-def _print_page(module: "Module", pipeline: str, target: str) -> None:
+def _print_page(module: Module, pipeline: str, target: str) -> None:
     """Prints an HTML page of all stages and passes, in the form of `fedcore report`."""
-    from pathlib import Path
-
-    from fedcore.cli.loading import quiet_start
-    from fedcore.cli.page import page
-    from fedcore.cli.printing import write_bytes
-    from fedcore.cli.recorded import Recorded, computation_of
-    from fedcore.compiler import run_passes
 
     passes = run_passes(module, pipeline) if module.stage != "planned" else iter(())
     with quiet_start():

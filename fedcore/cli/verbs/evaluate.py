@@ -1,11 +1,16 @@
 """`fedcore eval`: the metrics of a trained model."""
 
+import json
 from pathlib import Path
 
 import click
 
+from fedcore.cli.json_values import as_json
+from fedcore.cli.projects import evaluate_checkpoint, load_project
+from fedcore.cli.runs import read_run
 
-@click.command("eval", short_help="Evaluates a trained model on all evaluation clients.")
+
+@click.command("eval")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def evaluate(directory: Path, format_: str) -> None:
@@ -19,11 +24,6 @@ def evaluate(directory: Path, format_: str) -> None:
       fedcore eval runs/001
       fedcore eval runs/001 --format json
     """
-    import json
-
-    from fedcore.cli.json_values import as_json
-    from fedcore.cli.projects import evaluate_checkpoint, load_project
-    from fedcore.cli.runs import read_run
 
     run = read_run(directory)
     round_number, metrics = evaluate_checkpoint(directory, load_project(run.program, run.configuration, trains=False))

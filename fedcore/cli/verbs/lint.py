@@ -1,21 +1,24 @@
 """`fedcore lint`: lines of programs that cost bits, time, privacy or precision."""
 
+import json
+import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
 
 from fedcore.cli.exit_codes import WRONG_PROGRAM
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import load_option, trusted_option
+from fedcore.cli.loading import computations_of, import_extension, load_option, quiet_start, read_target, trusted_option
 from fedcore.cli.reproducer import Work
+from fedcore.compiler.lint import all_checks, get_check
+from fedcore.compiler.lint import lint as lint_module
+from fedcore.compiler.lint.registry import Finding
+from fedcore.errors import FedcoreError
+from fedcore.ir import Module
+from fedcore.types import FederatedType, contains
 
-if TYPE_CHECKING:
-    from fedcore.compiler.lint.registry import Finding
-    from fedcore.ir import Module
 
-
-@click.command(cls=FileCommand, short_help="Finds lines that cost bits, time, privacy or precision.")
+@click.command(cls=FileCommand)
 @click.argument("targets", nargs=-1, metavar="MODULE[:NAME]|FILE.fed...")
 @click.option("--without", multiple=True, metavar="CHECK", help="Leave this check out.")
 @click.option("--list", "lists_checks", is_flag=True, help="Print the checks.")
@@ -48,12 +51,6 @@ def lint(
       fedcore lint my_module --without client-loop
       fedcore lint --list
     """
-    import json
-
-    from fedcore.cli.loading import import_extension, quiet_start
-    from fedcore.compiler.lint import all_checks, get_check
-    from fedcore.compiler.lint import lint as lint_module
-    from fedcore.errors import FedcoreError
 
     for name in extensions:
         import_extension(name)
@@ -84,12 +81,8 @@ def lint(
         ctx.exit(WRONG_PROGRAM)
 
 
-def _modules(target: str, trusted: bool) -> "Iterator[tuple[str, Module]]":
+def _modules(target: str, trusted: bool) -> Iterator[tuple[str, Module]]:
     """Yields the names and modules of a target."""
-    import os
-
-    from fedcore.cli.loading import computations_of, read_target
-    from fedcore.types import FederatedType, contains
 
     if ":" in target or target == "-" or os.path.exists(target):
         yield target, read_target(target, Work(), trusted=trusted)
@@ -103,7 +96,7 @@ def _modules(target: str, trusted: bool) -> "Iterator[tuple[str, Module]]":
     yield from federated
 
 
-def _as_json(target: str, finding: "Finding") -> dict:
+def _as_json(target: str, finding: Finding) -> dict:
     location = finding.location
     return {
         "target": target,

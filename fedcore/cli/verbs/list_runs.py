@@ -1,18 +1,23 @@
 """`fedcore list`: the trainings in a directory."""
 
+import json
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from fedcore.cli.exit_codes import WRONG_PROGRAM, say
+from fedcore.cli.loading import quiet_start
 from fedcore.cli.output_path import OutputPath
+from fedcore.cli.run_groups import group_runs
+from fedcore.cli.run_table import print_runs
+from fedcore.cli.runs import CONFIGURATION, Target, read_run
+from fedcore.errors import FedcoreError
+from fedcore.ir.regular_files import check_inside
+from fedcore.program.run_directory import RUN_STATE
 
-if TYPE_CHECKING:
-    from fedcore.cli.runs import Target
 
-
-@click.command("list", short_help="Lists trainings.")
+@click.command("list")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), default="runs")
 @click.option("--plot", "path", type=OutputPath(dir_okay=False, path_type=Path), metavar="FILE.png",
               help="Draw the metrics of all trainings into one diagram each.")  # fmt: skip
@@ -53,19 +58,9 @@ def list_runs(
       fedcore list runs --target val_accuracy=0.97
       fedcore list runs --format json | jq '.runs[].metrics.val_loss'
     """
-    import json
-
-    from fedcore.cli.run_groups import group_runs
-    from fedcore.cli.run_table import print_runs
-    from fedcore.cli.runs import CONFIGURATION, read_run
-    from fedcore.errors import FedcoreError
-    from fedcore.ir.regular_files import check_inside
-    from fedcore.program.run_directory import RUN_STATE
 
     target = None if target_text is None else _read_target(target_text)
     if target is not None or path is not None:  # these need TensorFlow, which a list alone does not
-        from fedcore.cli.loading import quiet_start
-
         with quiet_start():
             from fedcore.learning.programs import plot_histories
     runs, damaged = [], []
@@ -97,13 +92,12 @@ def list_runs(
         ctx.exit(WRONG_PROGRAM)
 
 
-def _read_target(text: str) -> "Target":
+def _read_target(text: str) -> Target:
     """The metric and the value of METRIC=VALUE.
 
     Raises:
         click.BadParameter: it has no such form.
     """
-    import math
 
     metric, _, number = text.rpartition("=")
     try:

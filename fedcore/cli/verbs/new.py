@@ -1,10 +1,13 @@
 """`fedcore new`: writes a small project."""
 
+import random
+from importlib import resources
 from pathlib import Path
 
 import click
 
 from fedcore.cli.output_path import OutputPath
+from fedcore.whole_files import write_whole
 
 PROJECT = {name: f"{name}.tmpl" for name in ("train.toml", "model.py", "test_model.py")}
 """The files of a project, and their templates."""
@@ -18,7 +21,7 @@ TEMPLATES = {"digits": PROJECT, "network": NETWORK}
 START = {"digits": "to train: cd {} && fedcore train train.toml", "network": "to try it: cd {} && fedcore deploy try"}
 
 
-@click.command(short_help="Writes a small project to start from.")
+@click.command()
 @click.argument("directory", type=OutputPath(file_okay=False, path_type=Path))
 @click.option("--template", type=click.Choice([*TEMPLATES]), default="digits", show_default=True,
               help="digits trains a classifier on this machine; network has a server and three sites.")  # fmt: skip
@@ -34,9 +37,6 @@ def new(directory: Path, template: str) -> None:
       fedcore new hospital --template network
       cd hospital && fedcore deploy try
     """
-    from importlib import resources
-
-    from fedcore.whole_files import write_whole
 
     files = TEMPLATES[template]
     there = [name for name in files if (directory / name).exists()]
@@ -57,7 +57,6 @@ def new(directory: Path, template: str) -> None:
 
 def _patients(seed: int) -> str:
     """A table of 60 made-up patients, whose outcome depends on four measurements."""
-    import random
 
     draw = random.Random(seed)
     rows = ["age,weight,pressure,glucose,outcome"]

@@ -1,27 +1,43 @@
 """`fedcore opt`: runs chosen passes on a module."""
 
+import difflib
 import itertools
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
+from fedcore.cli.dump_regions import optimize_regions
 from fedcore.cli.exit_codes import InternalError
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import load_option, target_option, trusted_option
+from fedcore.cli.json_values import bind_arguments, read_argument
+from fedcore.cli.loading import (
+    import_extensions,
+    load_option,
+    parsed_pipeline,
+    quiet_start,
+    read_target,
+    target_option,
+    trusted_option,
+    with_target,
+)
 from fedcore.cli.output_path import OutputPath
+from fedcore.cli.printing import heading, show, write_bytes
 from fedcore.cli.reproducer import Work
+from fedcore.compiler import all_passes, run_pass
+from fedcore.compiler.pipeline import Pass
+from fedcore.errors import FedcoreError, VerifyError
+from fedcore.ir import Module, bundle
 
 if TYPE_CHECKING:
-    from fedcore.compiler.pipeline import Pass
     from fedcore.graphs.dataflow.stage_passes import StagePass
-    from fedcore.ir import Module
 
 REGION = ".region"
 """The suffix of texts of regions."""
 
 
-@click.command(cls=FileCommand, short_help="Runs passes on a module.")
+@click.command(cls=FileCommand)
 @click.argument("target", metavar="MODULE:NAME|FILE.fed|FILE.region", required=False)
 @click.option(
     "-p",
@@ -73,7 +89,6 @@ def opt(
       fedcore dump my_module:next_round --stage batched > round.region; fedcore opt round.region -p cse,dce
       fedcore opt --list
     """
-    from fedcore.cli.loading import import_extensions, parsed_pipeline, read_target, with_target
 
     import_extensions(extensions, work)
     if list_:
@@ -82,8 +97,6 @@ def opt(
     if target is None:
         raise click.UsageError("Missing argument 'MODULE:NAME|FILE.fed|FILE.region'.")
     if target.endswith(REGION):
-        from fedcore.cli.dump_regions import optimize_regions
-
         if output or verify_each or check_each or machine:
             raise click.UsageError("-o, --verify-each, --check-each and --target are for modules, not for regions")
         optimize_regions(target, pipeline, after_all=print_after_all, after_change=print_after_change)
@@ -114,10 +127,7 @@ def _format_pass(pass_: "Pass | StagePass", options: dict) -> str:
     return f"{pass_.name}{{{settings}}}" if settings else pass_.name
 
 
-def _run(pass_: "Pass", options: dict, module: "Module", verify_each: bool) -> "Module":
-    from fedcore.cli.loading import quiet_start
-    from fedcore.compiler import run_pass
-    from fedcore.errors import VerifyError
+def _run(pass_: Pass, options: dict, module: Module, verify_each: bool) -> Module:
 
     try:
         with quiet_start():
@@ -133,9 +143,7 @@ class _Results:
         arguments: as `fedcore run` takes them; if there are none, several lists are generated.
     """
 
-    def __init__(self, module: "Module", arguments: tuple[str, ...]) -> None:
-        from fedcore.cli.json_values import bind_arguments, read_argument
-        from fedcore.cli.loading import quiet_start
+    def __init__(self, module: Module, arguments: tuple[str, ...]) -> None:
         from fedcore.cli.synthetic_arguments import argument_lists
 
         if arguments:
@@ -153,12 +161,9 @@ class _Results:
     def count(self) -> int:
         return len(self.inputs)
 
-    def check(self, one: "Pass", before: "Module", after: "Module") -> None:
+    def check(self, one: Pass, before: Module, after: Module) -> None:
         """Raises an error that shows the difference, and the lines that the pass changed."""
-        import numpy as np
 
-        from fedcore.cli.loading import quiet_start
-        from fedcore.errors import FedcoreError
         from fedcore.runtime.reference import ONE_BLOCK
         from fedcore.runtime.same_meaning import change_of_result, folds_clients
 
@@ -171,8 +176,7 @@ class _Results:
                 text = f"{one} changes the result: {problem}\n  {self._shown}\n  what it changed:{lines}"
                 raise InternalError(text) if one.is_built_in else FedcoreError(text)
 
-    def _result(self, module: "Module", inputs: list) -> Any:
-        import numpy as np
+    def _result(self, module: Module, inputs: list) -> Any:
 
         from fedcore.runtime import Report, reference
 
@@ -183,8 +187,7 @@ class _Results:
 _MAX_CHANGED_LINES = 12
 
 
-def _changed_lines(before: "Module", after: "Module") -> list[str]:
-    import difflib
+def _changed_lines(before: Module, after: Module) -> list[str]:
 
     old, new = str(before).split("\n"), str(after).split("\n")
     lines = [line for line in difflib.unified_diff(old, new, n=0, lineterm="") if line[:2] not in ("--", "++", "@@")]
@@ -192,15 +195,12 @@ def _changed_lines(before: "Module", after: "Module") -> list[str]:
     return lines if more <= 0 else [*lines[:_MAX_CHANGED_LINES], f"… and {more} lines more"]
 
 
-def _print_after(name: str, module: "Module", *, unchanged: bool) -> None:
-    from fedcore.cli.printing import heading, show
+def _print_after(name: str, module: Module, *, unchanged: bool) -> None:
 
     show(heading(f"after {name}", module, unchanged=unchanged) + ("" if unchanged else f"{module}\n"), err=True)
 
 
-def _write(module: "Module", output: str | None) -> None:
-    from fedcore.cli.printing import show, write_bytes
-    from fedcore.ir import bundle
+def _write(module: Module, output: str | None) -> None:
 
     if output is None:
         show(str(module))
@@ -215,8 +215,6 @@ def _write(module: "Module", output: str | None) -> None:
 
 def _print_passes() -> None:
     """Prints what `fedcore opt --list` shows: passes of modules, stages and graphs, rewrites, and batching rules."""
-    from fedcore.cli.loading import quiet_start
-    from fedcore.compiler import all_passes
 
     with quiet_start():
         from fedcore.graphs.batched.batching_rewrites import BATCHING_REWRITES
@@ -244,7 +242,6 @@ def _print_passes() -> None:
 
 def _operations_with_rules() -> list[str]:
     """The operations with batching rules; those of extensions with their files and lines."""
-    from fedcore.cli.loading import quiet_start
 
     with quiet_start():
         import fedcore.graphs.batched.batching_rules  # noqa: F401  registers them

@@ -1,20 +1,20 @@
 """`fedcore policy`: checks and signs plans offline, for the owners of data and those who review for them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from fedcore.cli.exit_codes import WRONG_PROGRAM
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import quiet_start
+from fedcore.cli.loading import import_computation, quiet_start, read_module
 from fedcore.cli.reproducer import Work
+from fedcore.compiler import compile_module, pipeline_with
+from fedcore.errors import FedcoreError
+from fedcore.ir import Module, bundle
+from fedcore.whole_files import write_whole
 
-if TYPE_CHECKING:
-    from fedcore.ir import Module
 
-
-@click.group(short_help="Checks plans against a site's policy, and signs them.", no_args_is_help=True)
+@click.group(no_args_is_help=True)
 def policy() -> None:
     """Checks and signs the plans that a site of a network may run.
 
@@ -51,8 +51,6 @@ def check(ctx: click.Context, plan: str, file: Path, save: Path | None) -> None:
         module = _read_plan(plan)
         refusals = [*rules.refusals(module, data, _signature(plan))]
     if save is not None:
-        from fedcore.ir import bundle
-
         bundle.write(module, save)
     for refusal in refusals:
         click.echo(f"rule {refusal.rule}: {refusal}")
@@ -70,9 +68,6 @@ def sign(plan: str, key: Path) -> None:
     """Signs a plan's digest with an Ed25519 key of `fedcore site key`; writes PLAN.sig beside the plan."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    from fedcore.errors import FedcoreError
-    from fedcore.whole_files import write_whole
 
     with quiet_start():
         from fedcore.deployment.policy import SIGNED_PREFIX
@@ -92,10 +87,8 @@ def _signature(plan: str) -> bytes | None:
     return bytes.fromhex(file.read_text().split()[1]) if file.is_file() else None
 
 
-def _read_plan(plan: str) -> "Module":
+def _read_plan(plan: str) -> Module:
     """The plan of a file, or of a computation that is compiled as for a network."""
-    from fedcore.cli.loading import import_computation, read_module
-    from fedcore.compiler import compile_module
 
     if ":" in plan and not Path(plan).exists():
         module = import_computation(plan).to_module("traced")
@@ -103,6 +96,5 @@ def _read_plan(plan: str) -> "Module":
         module = read_module(plan, Work())
     if module.stage == "planned":
         return module
-    from fedcore.compiler import pipeline_with
 
     return compile_module(module, pipeline_with({"secure": "masked"}, "default"))

@@ -1,13 +1,20 @@
 """`fedcore port`: the lines of a program of TFF that need an edit."""
 
+import json
+
+import attrs
 import click
 
 from fedcore.cli.exit_codes import WRONG_PROGRAM
+from fedcore.cli.loading import quiet_start
+from fedcore.compat.program_edits import edits
+from fedcore.errors import FedcoreError
+from fedcore.ir.regular_files import read_text
 
 MAX_PROGRAM_BYTES = 2**22
 
 
-@click.command(short_help="Lists the lines of a program of TFF that need an edit.")
+@click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False), metavar="FILE.py...")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_context
@@ -24,17 +31,8 @@ def port(ctx: click.Context, files: tuple[str, ...], format_: str) -> None:
       fedcore port train.py
       fedcore port *.py --format json
     """
-    import json
-
-    import attrs
-
-    from fedcore.cli.loading import quiet_start
-    from fedcore.errors import FedcoreError
-    from fedcore.ir.regular_files import read_text
 
     with quiet_start():
-        from fedcore.compat.program_edits import edits
-
         found = {}
         for file in files:
             try:

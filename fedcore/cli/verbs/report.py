@@ -1,15 +1,19 @@
 """`fedcore report`: writes an HTML page about a program that ran with FEDCORE_TRACE."""
 
+import json
 from pathlib import Path
 
 import click
 
 from fedcore.cli.isolation import FileCommand
 from fedcore.cli.output_path import OutputPath
+from fedcore.cli.page import page
+from fedcore.cli.recorded import read_recorded
 from fedcore.cli.reproducer import Work
+from fedcore.whole_files import write_whole
 
 
-@click.command(cls=FileCommand, short_help="Writes a page about recorded calls.")
+@click.command(cls=FileCommand)
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("-o", "--output", type=OutputPath(dir_okay=False, path_type=Path), help="Default: DIRECTORY/report.html.")
 @click.option("--format", "format_", type=click.Choice(["html", "json"]), default="html", show_default=True,
@@ -28,16 +32,11 @@ def report(work: Work, directory: Path, output: Path | None, format_: str) -> No
       fedcore report trace --format json | jq '.calls[].seconds'
       fedcore report trace --format json | jq '.plans[].sizes'
     """
-    from fedcore.cli.recorded import read_recorded
 
     recorded = read_recorded(directory)
     if format_ == "json":
-        import json
-
         click.echo(json.dumps({"calls": recorded.figures(), "plans": recorded.sizes()}, indent=2))
         return
-    from fedcore.cli.page import page
-    from fedcore.whole_files import write_whole
 
     path = output or directory / "report.html"
     text = page(recorded)

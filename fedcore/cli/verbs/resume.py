@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import attrs
 import click
 
-from fedcore.cli.verbs.train import format_option, runtime_option
+from fedcore.cli.origin import with_rounds
+from fedcore.cli.runs import read_run
+from fedcore.cli.verbs.train import format_option, go_on, runtime_option, summarize
 
 
-@click.command(short_help="Goes on with a training.")
+@click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--rounds", type=click.IntRange(min=1), help="Train up to this round. Default: as when it began.")
 @runtime_option
@@ -23,11 +26,6 @@ def resume(directory: Path, rounds: int | None, runtime_name: str, format_: str)
       fedcore resume runs/001
       fedcore resume runs/001 --rounds 200
     """
-    import attrs
-
-    from fedcore.cli.origin import with_rounds
-    from fedcore.cli.runs import read_run
-    from fedcore.cli.verbs.train import go_on, summarize
 
     run = read_run(directory)
     if rounds is not None:

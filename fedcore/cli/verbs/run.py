@@ -1,13 +1,16 @@
 """`fedcore run`: calls a computation with arguments from the command line and from files."""
 
+import json
+
 import click
 
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import load_option, trusted_option
+from fedcore.cli.json_values import as_json, bind_arguments, read_argument
+from fedcore.cli.loading import import_extensions, load_option, quiet_start, read_target, trusted_option
 from fedcore.cli.reproducer import Work
 
 
-@click.command(cls=FileCommand, short_help="Calls a computation, prints its result.")
+@click.command(cls=FileCommand)
 @click.argument("target", metavar="FILE.fed|MODULE:NAME")
 @click.option("--arg", "arguments", multiple=True, metavar="[NAME=]VALUE",
               help="JSON, or @FILE of JSON, .npy or .npz; once a parameter. Clients are a JSON list.")  # fmt: skip
@@ -37,10 +40,6 @@ def run(
       fedcore run round.fed --arg w=@weights.npz --arg xs=@clients.json --seed 7
       echo '[1, 2, 3]' | fedcore run total.fed --arg @-
     """
-    import json
-
-    from fedcore.cli.json_values import as_json, bind_arguments, read_argument
-    from fedcore.cli.loading import import_extensions, quiet_start, read_target
 
     import_extensions(extensions, work)
     module = read_target(target, work, trusted=trusted)

@@ -1,18 +1,23 @@
 """`fedcore show`: everything about a training."""
 
 import asyncio
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from fedcore.cli.json_values import as_json
+from fedcore.cli.origin import changes_since
+from fedcore.cli.runs import Run, read_run
 from fedcore.errors import printable
+from fedcore.ir.regular_files import check_inside
+from fedcore.program import FileProgramStateManager, ProgramStateDamagedError
+from fedcore.program.run_directory import CHECKPOINTS
+from fedcore.program.state_files import texts_of
 
-if TYPE_CHECKING:
-    from fedcore.cli.runs import Run
 
-
-@click.command("show", short_help="Shows the settings, metrics and checkpoints of a training.")
+@click.command("show")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def show_run(directory: Path, format_: str) -> None:
@@ -26,10 +31,6 @@ def show_run(directory: Path, format_: str) -> None:
       fedcore show runs/001
       fedcore show runs/001 --format json | jq .checkpoints
     """
-    import json
-
-    from fedcore.cli.json_values import as_json
-    from fedcore.cli.runs import read_run
 
     run = read_run(directory)
     summary = {**run.as_json(), "program": str(run.program), "config": run.configuration, **_checkpoints(directory)}
@@ -50,8 +51,7 @@ def show_run(directory: Path, format_: str) -> None:
         click.echo(f"  round {checkpoint['round']}: {checkpoint['bytes']:,} bytes, {checkpoint['state']}")
 
 
-def _print_origin(run: "Run") -> None:
-    from fedcore.cli.origin import changes_since
+def _print_origin(run: Run) -> None:
 
     origin = run.origin
     files = {part["file"]: f"sha256:{part['sha256']}" for part in (origin["configuration"], origin["program"])}
@@ -72,10 +72,6 @@ def _print(title: str, values: dict[str, Any]) -> None:
 
 def _checkpoints(directory: Path) -> dict[str, Any]:
     """The checkpoints with what is wrong with them, and what the newest whole one was written with."""
-    from fedcore.ir.regular_files import check_inside
-    from fedcore.program import FileProgramStateManager, ProgramStateDamagedError
-    from fedcore.program.run_directory import CHECKPOINTS
-    from fedcore.program.state_files import texts_of
 
     if not (directory / CHECKPOINTS).is_dir():
         return {"checkpoints": [], "surroundings": {}}

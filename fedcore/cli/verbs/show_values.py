@@ -1,13 +1,17 @@
 """`fedcore show-values`: the intermediate values of recorded clients."""
 
+import json
 from pathlib import Path
 
+import attrs
 import click
 
 from fedcore.cli.isolation import FileCommand
+from fedcore.cli.recorded import read_recorded
+from fedcore.errors import printable
 
 
-@click.command(cls=FileCommand, short_help="Prints intermediate values of recorded clients.")
+@click.command(cls=FileCommand)
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--client", type=click.IntRange(0), help="Of this client only.")
 @click.option("--call", type=click.IntRange(1), help="Of the call of this number only.")
@@ -31,12 +35,6 @@ def show_values(
       fedcore show-values trace --client 3 --name gradient
       fedcore show-values trace --step 0 --format json
     """
-    import json
-
-    import attrs
-
-    from fedcore.cli.recorded import read_recorded
-    from fedcore.errors import printable
 
     calls = [c for c in read_recorded(directory).calls if call in (None, c.number)]
     values = [

@@ -1,5 +1,9 @@
 """`fedcore site`: a client's own process, and its log."""
 
+import functools
+import json
+import sys
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -7,7 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fedcore.cli.exit_codes import WRONG_PROGRAM
 from fedcore.cli.loading import quiet_start
+from fedcore.deployment.engines import engine_installed
+from fedcore.deployment.site_log import SiteLog
+from fedcore.deployment.wiped_memory import wipe_memory
+from fedcore.errors import FedcoreError, printable
+from fedcore.types import SequenceType, to_type
 
 if TYPE_CHECKING:
     from fedcore.deployment.site_settings import SiteSettings
@@ -24,7 +34,7 @@ class _SiteGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_SiteGroup, short_help="Runs a site of a network, with its own data and policy.", no_args_is_help=True)
+@click.group(cls=_SiteGroup, no_args_is_help=True)
 def site() -> None:
     """Runs a site: it answers the server of a network with its own data, by its own policy.
 
@@ -46,16 +56,11 @@ def run(file: Path, while_open: bool) -> None:
     docs/deployment.md has all settings. A site of which `fedcore site check` finds something wrong does not start,
     whether its server is there or not. What the site accepts, refuses, and fails at is printed, as in its log.
     """
-    import sys
-    import threading
-
-    from fedcore.errors import FedcoreError
 
     with quiet_start():
         from fedcore.deployment.site import open_site
         from fedcore.deployment.site_check import check_site, has_passed
         from fedcore.deployment.site_settings import read_settings
-        from fedcore.deployment.wiped_memory import wipe_memory
 
         wipe_memory()
         settings = read_settings(file)
@@ -96,15 +101,10 @@ def check(ctx: click.Context, file: Path, element: str | None, format_: str) -> 
       fedcore site check site.toml
       fedcore site check site.toml --element "<x=float32[?,4],y=int32[?]>"
     """
-    import json
-
-    from fedcore.cli.exit_codes import WRONG_PROGRAM
-    from fedcore.errors import printable
 
     with quiet_start():
         from fedcore.deployment.site_check import as_json, check_site, has_passed
         from fedcore.deployment.site_settings import read_settings
-        from fedcore.types import SequenceType, to_type
 
         type_ = None if element is None else SequenceType(to_type(element))
         findings = [*check_site(read_settings(file), type_)]
@@ -119,10 +119,8 @@ def check(ctx: click.Context, file: Path, element: str | None, format_: str) -> 
 
 def _network(settings: "SiteSettings") -> "tuple[str, Callable[..., AbstractContextManager]]":
     """The name of a site, and the context in which a function answers the requests of its network."""
-    import functools
 
     from fedcore.deployment import site_socket
-    from fedcore.deployment.engines import engine_installed
 
     if settings.socket is not None:
         return settings.name, functools.partial(site_socket.serving, settings.socket)
@@ -144,9 +142,6 @@ def log(file: Path, format_: str) -> None:
     Examples:
       fedcore site log site.log
     """
-    import json
-
-    from fedcore.deployment.site_log import SiteLog
 
     lines = [*SiteLog(file)]
     if format_ == "json":
@@ -187,7 +182,6 @@ def _print_for_owner(line: dict) -> None:
 
 def _text_of(line: dict) -> str:
     """A line of a log for its owner."""
-    from fedcore.errors import printable
 
     return printable(_format_line(line)).replace("\n", " ")
 

@@ -1,5 +1,6 @@
 """`fedcore sweep`: searches for the best settings, by Optuna."""
 
+import inspect
 import re
 from collections.abc import Callable
 from functools import partial
@@ -9,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedcore.cli.configuration import Configuration, changed_by, parts_of, read_configuration, read_option, read_value
+from fedcore.cli.origin import origin_of
 from fedcore.cli.output_path import OutputPath
-from fedcore.cli.verbs.train import format_option, runtime_option
+from fedcore.cli.run_table import print_runs
+from fedcore.cli.runs import Run, next_directory, read_run, write_run
+from fedcore.cli.verbs.train import format_option, go_on, runtime_option, summarize
 from fedcore.errors import FedcoreError
+from fedcore.program.optional_packages import optional_package
 
 if TYPE_CHECKING:
     import optuna
 
-    from fedcore.cli.runs import Run
 
 STUDY = "optuna.sqlite3"
 _RANGE = re.compile(r"(log:)?([^.:]*(?:\.\d+)?[^.:]*)\.\.(.+)")
@@ -24,7 +28,7 @@ Suggestion = Callable[["optuna.Trial"], Any]
 """Gives the value of a setting in a trial."""
 
 
-@click.command(short_help="Searches for the best settings, by Optuna.")
+@click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE.toml")
 @click.option("--set", "options", multiple=True, required=True, metavar="KEY=LOW..HIGH",
               help="A setting and its range: LOW..HIGH, log:LOW..HIGH (logarithmic scale), or VALUE,….")  # fmt: skip
@@ -62,8 +66,6 @@ def sweep(
       fedcore sweep train.toml --set optimizer.name=SGD,Adam --trials 50 --sampler RandomSampler --pruner NopPruner
       fedcore list --plot curves.png
     """
-    from fedcore.cli.run_table import print_runs
-    from fedcore.cli.verbs.train import summarize
 
     configuration = read_configuration(file)
     suggestions = dict(_suggestion(configuration, option) for option in options)
@@ -90,7 +92,7 @@ def _run_trial(
     metric: str,
     out: Path,
     how: tuple[str, str],
-    runs: list["Run"],
+    runs: list[Run],
     trial: "optuna.Trial",
 ) -> float:
     """Trains with the settings of a trial, in a new directory; returns the metric of the last round that has it.
@@ -99,9 +101,6 @@ def _run_trial(
         how: the format of the output, and the name of the runtime.
         runs: gets the run at its end, also where the training fails.
     """
-    from fedcore.cli.origin import origin_of
-    from fedcore.cli.runs import next_directory, read_run, write_run
-    from fedcore.cli.verbs.train import go_on
     from fedcore.learning.programs import OptunaPruning
 
     format_, runtime_name = how
@@ -159,7 +158,6 @@ def _study(out: Path, metric: str, sampler: str, pruner: str, seed: int | None) 
         FedcoreError: optuna is not installed, or the study optimizes otherwise.
     """
     from fedcore.learning.programs.monitor import Monitor
-    from fedcore.program.optional_packages import optional_package
 
     optuna = optional_package("optuna", "fedcore sweep", extra="optuna")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -178,7 +176,6 @@ def _study(out: Path, metric: str, sampler: str, pruner: str, seed: int | None) 
 
 def _part_of_optuna(module: Any, kind: str, name: str, **options: Any) -> Any:
     """A sampler or pruner by the name of its class, with those of the options that it takes."""
-    import inspect
 
     names = [n for n in vars(module) if n.endswith(kind.title()) and not n.startswith("Base")]
     if name not in names:

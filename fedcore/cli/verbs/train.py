@@ -1,17 +1,21 @@
 """`fedcore train`: trains what a TOML file describes, once or for each combination of settings."""
 
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fedcore.cli.configuration import Configuration, read_configuration, sweep
+from fedcore.cli.origin import changes_since, origin_of
 from fedcore.cli.output_path import OutputPath
+from fedcore.cli.projects import load_project, run_training
+from fedcore.cli.run_table import print_metrics, print_runs
+from fedcore.cli.runs import CONFIGURATION, Run, next_directory, read_run, write_run
 
 if TYPE_CHECKING:
-    from fedcore.cli.configuration import Configuration
-    from fedcore.cli.runs import Run
     from fedcore.learning.programs import Callback
 
 runtime_option = click.option("--runtime", "runtime_name", type=click.Choice(["local", "ray"]), default="local",
@@ -21,7 +25,7 @@ format_option = click.option("--format", "format_", type=click.Choice(["text", "
                              show_default=True, help="json prints the last metrics only.")  # fmt: skip
 
 
-@click.command(short_help="Trains what a TOML file describes.")
+@click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE.toml")
 @click.option("--set", "options", multiple=True, metavar="KEY=VALUE[,VALUE…]",
               help="Change a setting of the file; of several values each is trained with.")  # fmt: skip
@@ -47,9 +51,6 @@ def train(
       fedcore train train.toml --runtime ray
       tensorboard --logdir runs
     """
-    from fedcore.cli.configuration import read_configuration, sweep
-    from fedcore.cli.origin import origin_of
-    from fedcore.cli.runs import next_directory, write_run
 
     configuration = read_configuration(file)
     settings = list(sweep(configuration, options))
@@ -70,14 +71,12 @@ def train(
     summarize(runs, format_)
 
 
-def _find_run(directories: Sequence[Path], program: Path, configuration: "Configuration") -> "Run | None":
+def _find_run(directories: Sequence[Path], program: Path, configuration: Configuration) -> Run | None:
     """The first run that has the configuration, and was begun with this program and these versions; None without one.
 
     Raises:
         FedcoreError: a run cannot be read.
     """
-    from fedcore.cli.origin import changes_since
-    from fedcore.cli.runs import CONFIGURATION, read_run
 
     for directory in directories:
         if (directory / CONFIGURATION).is_file():
@@ -88,14 +87,12 @@ def _find_run(directories: Sequence[Path], program: Path, configuration: "Config
     return None
 
 
-def go_on(run: "Run", format_: str, runtime_name: str, callbacks: Sequence["Callback"] = ()) -> "Run":
+def go_on(run: Run, format_: str, runtime_name: str, callbacks: Sequence["Callback"] = ()) -> Run:
     """Begins or resumes a training; the run with its rows.
 
     Args:
         callbacks: those after the project's.
     """
-    from fedcore.cli.projects import load_project, run_training
-    from fedcore.cli.runs import read_run
 
     if format_ == "text":
         begun_with = {k: v for k, v in run.sets.items() if k != "run.rounds" or v == run.rounds}  # resume has --rounds
@@ -121,17 +118,11 @@ def _clients_on(runtime_name: str) -> Iterator[None]:
         yield
 
 
-def summarize(runs: list["Run"], format_: str) -> None:
+def summarize(runs: list[Run], format_: str) -> None:
     if format_ == "json":
-        import json
-
         click.echo(json.dumps({"runs": [run.as_json() for run in runs]}, indent=2))
     elif len(runs) > 1:
-        from fedcore.cli.run_table import print_runs
-
         click.echo()
         print_runs(runs)
     else:
-        from fedcore.cli.run_table import print_metrics
-
         print_metrics(runs[0])

@@ -1,23 +1,45 @@
 """`fedcore tune`: measures the strategies of each client stage, and writes a plan with the fastest ones."""
 
+import errno
+import json
 import math
+import os
+import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
 
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import load_option, passes_option, target_option, trusted_option
+from fedcore.cli.json_values import bind_arguments, read_argument
+from fedcore.cli.loading import (
+    computations_of,
+    import_extensions,
+    load_option,
+    parsed_pipeline,
+    passes_option,
+    quiet_start,
+    read_target,
+    target_option,
+    trusted_option,
+    with_target,
+)
 from fedcore.cli.output_path import OutputPath
 from fedcore.cli.reproducer import Work
+from fedcore.compiler import compile_module
+from fedcore.compiler.pinned_plans import pin_plan
+from fedcore.ir import Module, bundle
+from fedcore.ir.limits import MAX_CLIENTS_AT_ONCE
+from fedcore.types import FederatedType, Type
 
 if TYPE_CHECKING:
     from fedcore.cli.tuning import Trial, Tuned
-    from fedcore.ir import Module
-    from fedcore.types import Type
 
 
-@click.command(cls=FileCommand, short_help="Measures strategies, writes a pinned plan.")
+@click.command(cls=FileCommand)
 @click.argument("target", metavar="MODULE:NAME|FILE.fed|MODULE")
 @click.option("--all", "all_", is_flag=True,
               help="Report where the rules' choice is not the fastest; write no plan.")  # fmt: skip
@@ -78,8 +100,6 @@ def tune(
       fedcore tune mean.fed --arg @readings.json --width 4 --width 16 --format json
       fedcore tune --all train                      # each client stage of train.py
     """
-    from fedcore.cli.json_values import bind_arguments, read_argument
-    from fedcore.cli.loading import import_extensions, parsed_pipeline, quiet_start, with_target
 
     import_extensions(extensions, work)
     pipeline = with_target(pipeline, machine)
@@ -90,8 +110,7 @@ def tune(
         _check_can_be_written(output)
     modules = _modules(target, work, trusted=trusted, all_=all_)
 
-    def measure(module: "Module") -> "Tuned":
-        import numpy as np
+    def measure(module: Module) -> "Tuned":
 
         from fedcore.cli.synthetic_arguments import Sizes, synthetic_argument
         from fedcore.cli.tuning import tune
@@ -113,8 +132,6 @@ def tune(
         )
 
     with quiet_start():
-        from fedcore.compiler.pinned_plans import pin_plan
-
         tunings = {name: measure(module) for name, module in modules.items()}
     if all_:
         (_print_comparisons_json if format_ == "json" else _print_comparisons)(tunings)
@@ -131,9 +148,6 @@ def _modules(target: str, work: Work, *, trusted: bool, all_: bool) -> dict:
     Raises:
         click.BadParameter: there is no such computation, or it is compiled already.
     """
-    import os
-
-    from fedcore.cli.loading import computations_of, read_target
 
     if all_ and ":" not in target and not os.path.exists(target) and target != "-":
         traced = {f"{target}:{name}": c.to_module("traced") for name, c in computations_of(target).items()}
@@ -147,23 +161,20 @@ def _modules(target: str, work: Work, *, trusted: bool, all_: bool) -> dict:
     return {target: module}
 
 
-def _has_clients(module: "Module") -> bool:
+def _has_clients(module: Module) -> bool:
     """Whether the plan of a module has a client stage."""
-    from fedcore.compiler import compile_module
 
     return any(op.kind in ("fold", "collect") for op in compile_module(module).main.operations)
 
 
 def _check_sizes(option: str, numbers: Iterable[int]) -> None:
-    from fedcore.ir.limits import MAX_CLIENTS_AT_ONCE
 
     if max(numbers, default=0) > MAX_CLIENTS_AT_ONCE:
         raise click.BadParameter(f"it is at most {MAX_CLIENTS_AT_ONCE} clients", param_hint=option)
 
 
-def _by_client(type_: "Type") -> bool:
+def _by_client(type_: Type) -> bool:
     """Whether values of the type hold a value for each client."""
-    from fedcore.types import FederatedType
 
     return isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal
 
@@ -173,8 +184,6 @@ def _progress() -> Callable[[str], None]:
 
     It writes to a copy of stderr, since stderr is held back while TensorFlow starts.
     """
-    import os
-    import sys
 
     if not sys.stderr.isatty():
         return lambda text: None
@@ -189,8 +198,6 @@ def _progress() -> Callable[[str], None]:
 
 def _check_can_be_written(output: str) -> None:
     """Refuses an output in a directory that cannot be written, before minutes are spent on measurements."""
-    import errno
-    import os
 
     directory = os.path.dirname(os.path.realpath(output))
     number = errno.ENOENT if not os.path.isdir(directory) else errno.EACCES
@@ -198,8 +205,7 @@ def _check_can_be_written(output: str) -> None:
         raise click.BadParameter(f"cannot write {output}: {os.strerror(number)}", param_hint="-o")
 
 
-def _write(plan: "Module", output: str) -> None:
-    from fedcore.ir import bundle
+def _write(plan: Module, output: str) -> None:
 
     try:
         bundle.write(plan, output)
@@ -210,12 +216,8 @@ def _write(plan: "Module", output: str) -> None:
 _NARROWEST = 80  # columns that hold the table; a narrower terminal wraps its lines
 
 
-def _print(tuned: "Tuned", plan: "Module", output: str) -> None:
+def _print(tuned: "Tuned", plan: Module, output: str) -> None:
     """Prints a table for each stage, the pinned plan's digest, and how to use it."""
-    import sys
-
-    from rich.console import Console
-    from rich.table import Table
 
     columns = max(Console().width, _NARROWEST) if sys.stdout.isatty() else 200
     console = Console(width=columns, highlight=False)
@@ -274,7 +276,6 @@ def _print_comparisons(tunings: dict) -> None:
 
 def _print_comparisons_json(tunings: dict) -> None:
     """`_print_comparisons` as JSON; `share` is the fastest strategy's time over that of the rules' choice."""
-    import json
 
     from fedcore.cli.tuning import format_strategy
 
@@ -292,9 +293,8 @@ def _print_comparisons_json(tunings: dict) -> None:
     click.echo(json.dumps({"stages": stages}, indent=2))
 
 
-def _print_json(tuned: "Tuned", plan: "Module", output: str) -> None:
+def _print_json(tuned: "Tuned", plan: Module, output: str) -> None:
     """Prints each stage's trials, and the file and digest of the pinned plan, as JSON."""
-    import json
 
     stages = {
         stage: [

@@ -1,20 +1,28 @@
 """`fedcore verify`: checks that files hold valid modules."""
 
+import json
 import os
-from typing import TYPE_CHECKING
 
 import click
 
 from fedcore.cli.exit_codes import WRONG_PROGRAM
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import load_option, trusted_option
+from fedcore.cli.loading import (
+    import_computation,
+    import_extension,
+    load_option,
+    quiet_start,
+    read_module,
+    trusted_option,
+)
+from fedcore.cli.printing import heading
 from fedcore.cli.reproducer import Work
+from fedcore.compiler.disclosures import disclosures
+from fedcore.errors import FedcoreError
+from fedcore.ir import Module
 
-if TYPE_CHECKING:
-    from fedcore.ir import Module
 
-
-@click.command(cls=FileCommand, short_help="Checks that files hold valid modules.")
+@click.command(cls=FileCommand)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...|MODULE:NAME...")
 @click.option("--secure", is_flag=True, help="Also prove that clients' values reach the server in secure sums only.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -39,11 +47,6 @@ def verify(
       fedcore verify *.fed --format json
       fedcore verify --secure train:process.next
     """
-    import json
-
-    from fedcore.cli.loading import import_computation, import_extension, read_module
-    from fedcore.cli.printing import heading
-    from fedcore.errors import FedcoreError
 
     for name in extensions:
         import_extension(name)
@@ -77,14 +80,10 @@ def verify(
         ctx.exit(WRONG_PROGRAM)
 
 
-def _check_secure(target: str, module: "Module") -> None:
+def _check_secure(target: str, module: Module) -> None:
     """Raises FedcoreError if a client's value reaches the server outside of a secure sum."""
-    from fedcore.cli.loading import quiet_start
-    from fedcore.errors import FedcoreError
 
     with quiet_start():
-        from fedcore.compiler.disclosures import disclosures
-
         violations = disclosures(module)
     if violations:
         lines = [f"  {d.location or target}: {d.tensor} : {d.type}" for d in violations]
