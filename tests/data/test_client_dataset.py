@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 import fedcore as fc
 from fedcore.data import columns_of
 from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.graphs.sequences.columns import Columns
+from fedcore.graphs.sequences.steps import INFINITE, Step
 from fedcore.graphs.stages.realize import pack
 from fedcore.graphs.tensors.values import flatten
 
@@ -190,6 +192,17 @@ def test_a_shuffle_of_one_seed_is_one_order():
 
 def test_shuffles_of_a_repeated_dataset_cover_all_epochs():
     assert sorted(ys(drawn(client().repeat(3).shuffle(10)))) == sorted(list(range(ROWS)) * 3)
+
+
+def test_each_repetition_of_a_repeated_endless_repeat_has_an_order_of_its_own():
+    order = ys(drawn(client().shuffle(ROWS).repeat().take(2 * ROWS).repeat(4)))
+    assert len({tuple(order[i : i + ROWS]) for i in range(0, len(order), ROWS)}) == 8
+
+
+def test_an_endless_repeat_of_no_batches_ends():
+    batches = fc.TensorType(np.float32, [None])
+    repeat = Step("repeat", INFINITE)
+    assert not Columns(batches, [np.zeros(0, np.float32)], groups=np.zeros(1, np.int64), steps=(repeat,)).is_endless
 
 
 def test_another_method_makes_the_real_dataset():

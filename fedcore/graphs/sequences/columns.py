@@ -170,7 +170,7 @@ class Columns:
     def is_endless(self) -> bool:
         """Whether a `repeat()` without a count has no `take` after it; one of no elements ends at once."""
         endless = False
-        if self.row_count == 0 and self.groups is None:
+        if (self.row_count if self.groups is None else len(self.groups) - 1) == 0:
             return False
         for step in self.steps:
             endless = endless or (step.kind == "repeat" and step.number == INFINITE)

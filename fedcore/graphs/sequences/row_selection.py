@@ -40,7 +40,10 @@ class Rows:
 
 
 Source: TypeAlias = Callable[[int], Rows]
-"""Number of a repetition -> its reading order."""
+"""Number of a repetition -> its reading order. Shuffles have another order for each number."""
+
+_ENDLESS = (1 << 31) - 1
+"""Numbers of repetitions that each reading of an endless `repeat` has. Odd, so that its powers differ modulo 2**64."""
 
 
 class DrawnElements:
@@ -160,10 +163,11 @@ def _repeat(source: Source, step: Step, key: int, later: tuple[Step, ...]) -> So
     until_take = _steps_until_take(later)
 
     def rows(epoch: int) -> Rows:
-        once = source(epoch * max(step.number, 1))
+        first = epoch * (_ENDLESS if step.number == INFINITE else step.number)
+        once = source(first)
         times = step.number if step.number != INFINITE else _needed_repetitions(later, len(once))
         count = min(times, max(1, _needed_repetitions(until_take, len(once)))) if until_take else times
-        parts = [once, *(source(epoch * times + i) for i in range(1, count))][: max(count, 0)]
+        parts = [once, *(source(first + i) for i in range(1, count))][: max(count, 0)]
         return _concatenate(parts, once)
 
     return rows
