@@ -27,6 +27,9 @@ STATIC = {
     "sums": lambda n: n + n[0] - 1,
     "products": lambda n: n * 3,
     "quotients": lambda n: ops.operation("RealDiv", ops.cast(n, tf.float32), 3.0),
+    "quotients of integers": lambda n: ops.operation("Div", n, -3),
+    "quotients by zero": lambda n: ops.operation("RealDiv", ops.cast(n, tf.float32), 0.0),
+    "steps": lambda n: n[0, :: n[1, 2]],
     "bounds": lambda n: ops.maximum(ops.minimum(n, 3), -1),
     "magnitudes": lambda n: ops.operation("Abs", n),
     "reductions": lambda n: ops.concat(
@@ -61,6 +64,16 @@ def in_region(body, *shapes):
 
 def test_a_value_that_an_argument_decides_is_not_static():
     assert in_region(lambda x: static_value(x * 2 + 1), [3]) is None
+
+
+def test_an_integer_divided_by_zero_is_not_static():
+    assert in_region(lambda: static_value(ops.operation("Div", ops.constant(3), 0))) is None
+
+
+def test_integers_that_need_64_bits_have_them_as_in_tensorflow():
+    numbers = [1 << 40, 1]
+    value = in_region(lambda: ops.constant(numbers))
+    np.testing.assert_array_equal(static_value(value), tf.constant(numbers), strict=True)
 
 
 def test_the_shape_of_an_argument_is_static_if_its_sizes_are():

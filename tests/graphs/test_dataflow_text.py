@@ -65,6 +65,11 @@ def test_the_form_of_the_text():
     assert print_region(parse_region(TEXT)) == TEXT
 
 
+def test_texts_of_other_bounds_have_another_digest():
+    first, second = (np.array(texts, object) for texts in ([b"a\0", b"b"], [b"a", b"\0b"]))
+    assert digest_of_array(first) != digest_of_array(second)
+
+
 def test_names_and_comments_are_read():
     text = "region @work(%x: float32) {   // a comment\n  %y = Neg(%x) : float32   // data\n  return %y\n}\n"
     (parsed,) = parse_regions(text)
@@ -153,6 +158,12 @@ MISTAKES = {
         "call has no attribute quick"
     ),
     "region() {\n %0 = Const() : float32 {value=b}\n return %0\n}": "the constant is none of its type",
+    "region() {\n Const() {value=1}\n return\n}": "Const has no operands, one result, and the attribute value only",
+    "region(%0: bool) {\n %1 = Const(%0) : bool {value=true}\n return %1\n}": "Const has no operands",
+    "region(%0: bool) {\n %1 = Cast(%0) : int32\n return %1\n}": "Cast needs the attribute DstT",
+    "region() {\n %0 = AddN([]) : float32\n return %0\n}": "AddN needs the attribute T",
+    "region(%0: bool[2]) {\n %1 = Unpack(%0) : bool {num=2.5}\n return %1\n}": "num of Unpack is of the kind int",
+    "region(%0: int32[2,2]) {\n %1 = MatMul(%0, %0) : int32[2,2] {transpose_a=3}\n return %1\n}": "is of the kind bool",
     "region(%0: float32[2], %1: float32[3]) {\n %2 = AddV2(%0, %1) : float32[2]\n return %2\n}": "must be equal",
     "region(%0: float32 {": "unexpected `{`",
 }

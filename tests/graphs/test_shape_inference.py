@@ -1,11 +1,13 @@
 """Attributes and result types that operations get from their operands."""
 
 import struct
+import types
 
 import pytest
 import tensorflow as tf
 
 from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow import shape_inference
 from fedcore.graphs.dataflow.graph import new_region
 from fedcore.graphs.dataflow.shape_inference import Inference, encoded_attributes, hashable, infer
 
@@ -41,6 +43,16 @@ def test_static_operands_decide_shapes():
         return infer_for("Sum", (tf.float32, [2, 3]), inputs=lambda x: [x, ops.constant(axis, tf.int32)]).types[0][1]
 
     assert (reduce_axis(0), reduce_axis(1)) == ([3], [2])
+
+
+def test_large_static_operands_are_no_part_of_the_cache(monkeypatch):
+    keys = []
+    cache = types.SimpleNamespace(get=lambda key, run: keys.append(key) or run())
+    monkeypatch.setattr(shape_inference, "_INFERENCES", cache)
+    infer_for("Sum", inputs=lambda: [ops.zeros([1 << 10, 1 << 10], tf.int32), ops.constant(0)])
+    large, axis = keys[-1][-1]
+    assert large is None
+    assert axis is not None
 
 
 def test_sizes_that_are_known_in_part_decide_the_shape_in_part():

@@ -142,6 +142,21 @@ def test_a_variable_that_stands_twice_is_one_value():
     assert operations_of(rewrite(region, double)) == ["AddV2", "Const", "Mul"]
 
 
+@pattern(op("AddV2", var("x"), const(0.5)), op("AddV2", var("x"), const(300)), op("AddV2", var("x"), const(0.1)))
+def drop_addend(x):
+    return x
+
+
+@pytest.mark.parametrize(
+    ("dtype", "addend", "remaining"), [("int32", "0", 1), ("uint8", "44", 1), ("float32", "0.1", 0)]
+)
+def test_a_constant_of_a_pattern_matches_equal_numbers_only(dtype, addend, remaining):
+    constant = f"%0 = Const() : {dtype} {{value={addend}}}"
+    text = f"region(%x: {dtype}) {{\n {constant}\n %1 = AddV2(%x, %0) : {dtype}\n return %1\n}}"
+    region = rewrite(parse_region(text), drop_addend)
+    assert sum(node.op == "AddV2" for node in region.nodes) == remaining
+
+
 @pattern(op("Neg", op("Neg", var("x"), read_once=True)))
 def negate_twice(x):
     return x
@@ -157,6 +172,21 @@ def test_a_value_of_a_pattern_can_have_to_have_one_reader():
     twice = parse_region(text.format(", %0"))
     assert rewrite(twice, negate_twice) is twice
     assert str(negate_twice.patterns[0]) == "op('Neg', op('Neg', var('x'), read_once=True))"
+
+
+def test_a_value_from_around_a_loop_is_not_read_once_in_it():
+    region = parse_region(
+        """region(%x: float32, %n: int64) {
+          %0 = Neg(%x) : float32
+          %1 = scan(%n, %x) : float32 (%i: int64, %v: float32) {
+            %2 = Neg(%0) : float32
+            %3 = Mul(%2, %v) : float32
+            return %3
+          }
+          return %1
+        }"""
+    )
+    assert rewrite(region, negate_twice) is region
 
 
 def test_rules_that_apply_once_do_not_apply_to_what_they_made():

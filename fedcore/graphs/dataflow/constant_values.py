@@ -13,13 +13,13 @@ import tensorflow as tf
 from fedcore.graphs.dataflow.graph import PASS_THROUGH, Node, Value
 
 MOST_ENTRIES = 1 << 12
-"""Entries of the largest value that is computed of others."""
+"""Entries of the largest array that is computed of others: shapes and indices have fewer."""
 
 
 def static_value(value: Value) -> np.ndarray | None:
-    """The array that a value is for all arguments; None if arguments decide it, or if it is too large.
+    """The array that a value is for all arguments; None if arguments decide it, or if it is too large to compute.
 
-    It is computed in numpy when it is first asked for, and then kept with the value.
+    It is computed in numpy when it is first asked for, and then kept in `Value.static`.
     """
     if value.static is None and value.node is not None and value.may_be_static:
         value.static = _compute(value, value.node)
@@ -27,10 +27,10 @@ def static_value(value: Value) -> np.ndarray | None:
 
 
 def _compute(value: Value, node: Node) -> np.ndarray | None:
-    """The array that a node computes of static operands and of the shapes of its operands.
+    """The array of a node's first result (`value`), computed of static operands and of the shapes of operands.
 
     None if an operand or shape is not static or does not fit, if the operation has no rule, or if the array has more
-    entries than `MOST_ENTRIES`; a broadcast of a number is a view, and may have any size.
+    entries than `MOST_ENTRIES`. Constants, and the broadcast of a number, which is a view, may have any size.
     """
     if node.op == "Const":
         return node["value"]
@@ -55,12 +55,13 @@ def _compute(value: Value, node: Node) -> np.ndarray | None:
 
 
 def numpy_result(node: Node, arrays: list[np.ndarray]) -> np.ndarray | None:
-    """The result of an operation of `_RULES` for arrays; numbers may have another type than TensorFlow's.
+    """The result of an operation of `_RULES` for arrays; numbers may have another dtype than TensorFlow's.
 
     None if operands do not fit, as in a branch that no run takes.
     """
     try:
-        return _RULES[node.op](node, arrays)
+        with np.errstate(all="ignore"):  # such as a division by zero, whose result is inf
+            return _RULES[node.op](node, arrays)
     except (ValueError, IndexError):
         return None
 
@@ -156,7 +157,8 @@ _RULES: dict[str, Callable[[Node, list[np.ndarray]], np.ndarray | None]] = {
     "Mul": lambda node, values: np.multiply(*values),
     "Maximum": lambda node, values: np.maximum(*values),
     "Minimum": lambda node, values: np.minimum(*values),
-    **dict.fromkeys(("Div", "RealDiv"), lambda node, values: np.divide(*values)),
+    "Div": lambda node, values: _divide(*values),
+    "RealDiv": lambda node, values: np.divide(*values),
     "Abs": lambda node, values: np.abs(values[0]),
     "Prod": lambda node, values: _reduce(np.prod, node, values),
     "Sum": lambda node, values: _reduce(np.sum, node, values),
@@ -168,7 +170,22 @@ _RULES: dict[str, Callable[[Node, list[np.ndarray]], np.ndarray | None]] = {
     "ClipByValue": lambda node, values: np.clip(*values),
     "Slice": lambda node, values: _slice(*values),
 }
-"""Operations on sizes, and of the checks of operands that are sizes, in numpy."""
+"""Operation -> its result, in numpy, for a node and the arrays of its operands; None if it does not compute this node.
+
+These are the operations with which graphs compute sizes, and those of the checks of operands that are sizes."""
+
+
+def _divide(dividend: np.ndarray, divisor: np.ndarray) -> np.ndarray:
+    """The quotient; that of integers is rounded toward zero, and their division by zero has none, as in TensorFlow.
+
+    Raises:
+        ValueError: integers are divided by zero.
+    """
+    if dividend.dtype.kind not in "iu":
+        return np.divide(dividend, divisor)
+    if not divisor.all():
+        raise ValueError("a division by zero")
+    return (dividend - np.fmod(dividend, divisor)) // divisor
 
 
 def _reduce(function: Callable, node: Node, values: list[np.ndarray]) -> np.ndarray:

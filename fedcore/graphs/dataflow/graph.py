@@ -41,18 +41,20 @@ StaticShape: TypeAlias = tf.TensorShape | Sequence[int | None] | None
 """Sizes as far as they are known while the graph is built; None: of an unknown rank."""
 
 ValueType: TypeAlias = tuple[tf.DType, tf.TensorShape]
+"""Dtype and static shape of a value."""
 
 REGIONS = {"scan": 1, "while": 2, "if": 2, "call": 1}
 """Operations that are not TensorFlow's, with the number of their regions."""
 
 PASS_THROUGH = ("Identity", "StopGradient", "PreventGradient", "Snapshot")
-"""Operations whose result is their operand."""
+"""Operations whose result equals their operand."""
 
 _SHAPE_OPERATIONS = frozenset({"Shape", "Size", "Rank"})
 """Operations whose result may be static though their operand is not: the operand's shape decides it."""
 
 OPERATORS: dict[str, Callable] = {}
-"""Symbol of a Python operator -> the function that adds its node. `operations`, which imports this module, fills it."""
+"""Symbol of a Python operator, such as `+` or `neg` -> the function that adds its node. Filled by `operations`, which
+imports this module."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -64,8 +66,8 @@ class Value:
         shape: as far as it is known; `set_shape` narrows it while the graph is built.
         block: where it is computed.
         node: the operation that computes it; None for an argument of a region.
-        may_be_static: whether no argument decides it, other than by its shape. Only then is it worth looking for
-            its array.
+        may_be_static: whether no argument decides it, other than by its shape. Of other values `static_value` does
+            not look for an array.
         static: the array that it is for all arguments; None until `constant_values.static_value` has found it.
     """
 
@@ -230,13 +232,13 @@ class Region:
 
 def outer_values(region: Region) -> list[Value]:
     """The values of the regions around a region that it reads, each once."""
-    own = {*region.arguments, *(v for node in region.nodes for v in node.outputs)}
-    read = dict.fromkeys([*(v for node in region.nodes for v in node.reads), *region.results])
-    return [v for v in read if v not in own]
+    inner_values = {*region.arguments, *(v for node in region.nodes for v in node.outputs)}
+    read_values = dict.fromkeys([*(v for node in region.nodes for v in node.reads), *region.results])
+    return [v for v in read_values if v not in inner_values]
 
 
 def origin(value: Value) -> Value:
-    """The value that Identity operations pass on."""
+    """The value behind a chain of Identity operations: their first operand; the value itself if it is none's result."""
     while value.node is not None and value.node.op == "Identity":
         (value,) = value.node.inputs
     return value
@@ -250,8 +252,8 @@ class Block:
         parent: the block around it, whose values its nodes may read.
         arguments, nodes: of the region.
         constants: content of a constant -> the value that later nodes read in the place of an equal constant.
-        ordered_behind: values that the next nodes wait for.
-        read_once: of a copy that patterns are matched in: values whose originals have one reader.
+        ordered_behind: the control dependencies (`Node.after`) of the nodes that are added next.
+        read_once: the values of this block whose originals are read once; only of a copy that patterns are matched in.
     """
 
     parent: Optional["Block"] = None
@@ -289,9 +291,10 @@ class Block:
         return outputs
 
     def adopt(self, draft: "Block") -> None:
-        """Moves the nodes and constants of a draft, a block that was built inside this one, to this block.
+        """Moves the nodes and constants of a draft to this block.
 
-        A draft lets a caller look at nodes before it decides to have them: one that is not adopted is dropped.
+        A draft is a block that was built inside this one, so that its caller sees the nodes before it decides whether
+        to have them. A draft that is not adopted is dropped.
         """
         for node in draft.nodes:
             for output in node.outputs:
@@ -308,7 +311,10 @@ _source: contextvars.ContextVar[NodeSource | None] = contextvars.ContextVar("fed
 
 
 class _FromSource:
-    """Context of `from_source`; a generator would take ten times as long, for each node of each copy."""
+    """The context manager of `from_source`.
+
+    A class, since one of `contextlib.contextmanager` takes ten times as long, and each node of each copy opens one.
+    """
 
     __slots__ = ("_source", "_token")
 
@@ -351,11 +357,11 @@ def ordered_behind(*values: Value) -> Iterator[None]:
     """Context in which nodes of the active block get control dependencies: they run once the values are computed."""
     block = active_block()
     assert block is not None  # only nodes of a block have such dependencies
-    outer_values, block.ordered_behind = block.ordered_behind, values
+    previous_values, block.ordered_behind = block.ordered_behind, values
     try:
         yield
     finally:
-        block.ordered_behind = outer_values
+        block.ordered_behind = previous_values
 
 
 def new_region(types: Sequence[tuple[tf.DType, StaticShape]], body: Callable[..., Sequence[Value]]) -> Region:
@@ -373,7 +379,7 @@ def new_region(types: Sequence[tuple[tf.DType, StaticShape]], body: Callable[...
 
 
 def _refuse_conversion(value: Value, *_: Any, **__: Any) -> Never:
-    """Refuses a value where a TensorFlow function wants a tensor, and says which functions take it."""
+    """Refuses a value as an argument of a TensorFlow function, and names the functions that take it."""
     raise TypeError(f"{value!r} is no tensor: use the functions of fedcore.graphs.dataflow.operations")
 
 

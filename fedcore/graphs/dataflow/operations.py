@@ -157,7 +157,7 @@ def constant(
 
     Args:
         content: a number, an array, or nested lists of numbers.
-        dtype: Default: that of an array; float32 or int32 for Python's numbers.
+        dtype: Default: that of an array; for Python's numbers float32 or int32, or int64 if an integer needs it.
         shape: the content is broadcast to it.
     """
     array = _array(content, dtype)
@@ -176,16 +176,18 @@ def constant(
 
 
 def _array(content: ArrayLike, dtype: tf.DType | None) -> np.ndarray:
-    """The content as an array. Without a dtype, Python's floats and integers become float32 and int32, as in
-    TensorFlow.
+    """The content as an array.
+
+    Without a dtype, Python's floats become float32, and its integers int32, or int64 if one needs it, as in TensorFlow.
     """
     if isinstance(content, np.ndarray | np.generic):
         return np.asarray(content) if dtype is None else np.asarray(content, tf.as_dtype(dtype).as_numpy_dtype)
     if dtype is not None:
         return np.asarray(content, tf.as_dtype(dtype).as_numpy_dtype)
     array = np.asarray(content)
-    narrow = {"f": np.float32, "i": np.int32}.get(array.dtype.kind)  # TensorFlow's dtypes of Python's numbers
-    return array if narrow is None else array.astype(narrow)
+    dtype_of_numbers = {"f": np.float32, "i": np.int32}.get(array.dtype.kind, array.dtype)
+    narrow = array.astype(dtype_of_numbers)
+    return array if array.dtype.kind == "i" and (narrow != array).any() else narrow
 
 
 @_vocabulary(tf.get_static_value)
@@ -613,7 +615,8 @@ def _subscript(x: Value, index: Index) -> Value:
         bit = 1 << i
         bounds: tuple = (part, 0, 1)
         if isinstance(part, slice):
-            bounds = (*(0 if b is None else b for b in (part.start, part.stop)), part.step or 1)
+            start, stop = (0 if b is None else b for b in (part.start, part.stop))
+            bounds = (start, stop, 1 if part.step is None else part.step)
             masks["begin_mask"] |= bit * (part.start is None)
             masks["end_mask"] |= bit * (part.stop is None)
         elif part is Ellipsis:

@@ -39,16 +39,21 @@ MOST_ROUNDS = 16
 
 
 class PatternLog:
-    """Which patterns of the rules that ran matched a value."""
+    """Which patterns of the rules that ran matched a value.
+
+    A pattern has a key: the name of its rule, and its position in the rule.
+    """
 
     def __init__(self) -> None:
         self._patterns: dict[tuple[str, int], Pattern] = {}
         self._matched: set[tuple[str, int]] = set()
 
     def note_rule(self, rule: Rule) -> None:
+        """Adds the patterns of a rule to those that may match."""
         self._patterns.update({(_name(rule), i): each for i, each in enumerate(getattr(rule, "patterns", ()))})
 
     def note_match(self, rule: str, number: int) -> None:
+        """Notes that a pattern matched, by the name of its rule and its position in the rule."""
         self._matched.add((rule, number))
 
     def unmatched(self) -> list[str]:
@@ -70,7 +75,7 @@ def copy_node(node: Node, block: Block, inputs: Sequence[Value], regions: Sequen
 
 
 class RegionCopy:
-    """A copy of a region, node by node; subclasses leave out or replace nodes.
+    """A copy of a region, node by node; subclasses leave out or replace nodes. An object makes one copy (`of`).
 
     `_values` has the copy of each value that has been copied; values from outside of the region have none.
 
@@ -108,7 +113,8 @@ class RegionCopy:
     def _copy_region(self, region: Region) -> Region:
         """The copy of a region and of the regions in it. Values from outside of it are read as they are.
 
-        The regions of a node are copied before the node itself, which `add` adds.
+        The regions of a node are copied before the node itself. `add` then runs where the copy is the active block,
+        with the node's control dependencies and source, so that all nodes that it adds have these.
         """
         block = Block(active_block())
         values = self._values
@@ -133,7 +139,8 @@ def rewrite(region: Region, *rules: Rule, once: bool = False) -> Region:
     Nodes that nothing reads any more stay; the pass `dce` removes them.
 
     Args:
-        once: the rules are not applied to what they made, as they would apply without end.
+        once: the rules are not applied to what they made. For rules that match their own results, so that they would
+            apply without end.
     Raises:
         FedcoreError: a rule gives values of other dtypes or shapes, or applies to its own results without end.
     """
@@ -156,7 +163,10 @@ def _name(rule: Rule) -> str:
 
 
 class _Rewriting(RegionCopy):
-    """A copy in which the first rule that applies to a node replaces it."""
+    """A copy in which the first rule that applies to a node replaces it.
+
+    `_uses` tells how often the region that is being copied reads each of its values; empty if no pattern asks for it.
+    """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         super().__init__()
@@ -166,25 +176,28 @@ class _Rewriting(RegionCopy):
         self._uses: Mapping[Value, int] = {}
 
     def _copy_region(self, region: Region) -> Region:
-        """The copy of a region, for whose nodes `_uses` tells how often it reads a value if a pattern asks for it."""
-        outer, self._uses = self._uses, region.uses if self._counts_reads else {}
+        outer_uses, self._uses = self._uses, region.uses if self._counts_reads else {}
         copy = super()._copy_region(region)
-        self._uses = outer
+        self._uses = outer_uses
         return copy
 
     def add(self, node: Node, block: Block, inputs: Sequence[Value], regions: Sequence[Region]) -> Sequence[Value]:
-        """Adds the copy of a node, then the values of the first rule that applies to it.
+        """Adds the copy of a node, and the nodes that the first rule adds that applies to it.
 
-        The copied node is removed again if nothing reads it. A rule may wrap it, and then it stays.
+        The copied node is removed again unless the rule uses its results, as a rule that wraps a node does.
+
+        Returns:
+            The values of the rule; the results of the copied node if no rule applies.
         """
-        outputs, position = super().add(node, block, inputs, regions), len(block.nodes) - 1
+        outputs = super().add(node, block, inputs, regions)
+        position = len(block.nodes) - 1
         block.read_once.update(new for old, new in zip(node.outputs, outputs, strict=True) if self._uses.get(old) == 1)
         for rule in self._rules:
             replacement = rule(block.nodes[position])
             if replacement is not None:
                 self.is_changed = True
                 values = [replacement] if isinstance(replacement, Value) else list(replacement)
-                _check(rule, outputs, values)
+                _check_types(rule, outputs, values)
                 if not _reads_any(block.nodes[position + 1 :], outputs) and not set(outputs) & set(values):
                     del block.nodes[position]
                 return values
@@ -200,15 +213,14 @@ def _reads_any(nodes: Iterable[Node], values: Sequence[Value]) -> bool:
     )
 
 
-def _check(rule: Rule, outputs: Sequence[Value], values: Sequence[Value]) -> None:
-    """Tests that a rule's values fit in the place of results.
+def _check_types(rule: Rule, outputs: Sequence[Value], values: Sequence[Value]) -> None:
+    """Checks that the values that a rule returns fit in the place of a node's results (`outputs`).
 
     Raises:
         FedcoreError: their number, dtypes or shapes differ.
     """
 
     def describe_types(values: Sequence[Value]) -> str:
-        """Dtypes and shapes of values, for the message."""
         return ", ".join(f"{v.dtype.name}{v.shape}" for v in values)
 
     fits = len(values) == len(outputs) and all(
@@ -228,10 +240,10 @@ class Pattern:
     Args:
         op: name of the operation; None for any value.
         operands: patterns of the operands, or None where they do not matter.
-        content: of a scalar constant; None for any constant.
-        name: the rule's parameter that gets the value.
+        content: the number that a constant (`op` "Const") must be; None for any constant.
+        name: the rule's parameter that gets the value; None if the rule does not get it.
         attributes: attributes that the node must have, with their values.
-        read_once: whether the value must have one reader only.
+        read_once: whether the value must be read once only, by a node of its own region.
     """
 
     op: str | None = None
@@ -269,7 +281,8 @@ class Pattern:
         node = value.node
         if node is None or node.op != self.op or any(node.get(k) != v for k, v in self.attributes):
             return False
-        if self.read_once and value not in value.block.read_once:
+        block = active_block()  # that of the copy: a value of a block around it may be read in each step of a loop
+        if self.read_once and (block is None or value not in block.read_once):
             return False
         if self.operands is None:
             return True
@@ -279,13 +292,14 @@ class Pattern:
 
 
 def _is_constant(value: Value, content: float | None) -> bool:
-    """Whether a value is a scalar constant of a content; None: any constant."""
+    """Whether a value is a scalar constant of a content; None: any constant, of any shape."""
     array = static_value(value)
-    if array is None:
+    if array is None or content is None:
+        return array is not None
+    if array.ndim or array.dtype.kind not in "fiub":
         return False
-    if content is None:
-        return True
-    return array.ndim == 0 and array.dtype.kind in "fiub" and bool(array == np.asarray(content).astype(array.dtype))
+    is_float = array.dtype.kind == "f"
+    return bool(array == (np.asarray(content).astype(array.dtype) if is_float else content))  # 0.1 matches float32 0.1
 
 
 def var(name: str) -> Pattern:
@@ -309,7 +323,8 @@ def op(
 
     Args:
         name: the rule's parameter that gets the result.
-        read_once: the result has one reader only, so that its operation goes when the reader is replaced.
+        read_once: the result is read once only, by a node of its own region, so that its operation goes when that
+            node is replaced.
     Raises:
         TypeMismatch: an operand is no pattern, or the operation takes another number of them.
         FedcoreError: TensorFlow has no such operation or attribute.

@@ -13,13 +13,16 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs import private_api, private_api_shapes
-from fedcore.graphs.dataflow.constant_values import known_sizes, static_value
+from fedcore.graphs.dataflow.constant_values import MOST_ENTRIES, known_sizes, static_value
 from fedcore.graphs.dataflow.graph import Value, ValueType
 from fedcore.graphs.dataflow.op_signature import Signature, signature
 from fedcore.lru_cache import LruCache
 
-_SIZE_OPERANDS = {"Reshape": 1, "BroadcastTo": 1, "Fill": 0, "PlaceholderWithDefault": None}
-"""Operation whose result has the sizes that an operand holds -> the position of that operand; None: no operand."""
+_SIZE_OPERANDS = {"Reshape": 1, "BroadcastTo": 1, "Fill": 0}
+"""Operation whose result has the sizes that an operand holds -> the position of that operand."""
+
+_SIZE_DTYPES = frozenset({tf.int32, tf.int64, tf.bool})
+"""Dtypes of operands that are sizes, axes, indices or flags."""
 
 _ELEMENTWISE = frozenset(
     {
@@ -31,6 +34,7 @@ _ELEMENTWISE = frozenset(
 """Operations whose shape functions read no values of operands."""
 
 _INFERENCES: LruCache[tuple, "Inference"] = LruCache(1 << 14)
+"""Operation, attributes, shapes of operands and bytes of static operands -> inference."""
 
 
 @attrs.frozen
@@ -82,7 +86,7 @@ def infer(op: str, inputs: Sequence[Value | Sequence[Value]], attributes: Mappin
 def _complete_attributes(
     op: str, definition: Signature, inputs: Sequence[Value | Sequence[Value]], attributes: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Value]]:
-    """(the attributes with those that operands decide, the operands without lists).
+    """The attributes with those that operands decide, and the flat operands.
 
     Raises:
         ValueError: operands that must have one dtype have several.
@@ -128,17 +132,18 @@ def _run_shape_function(
 
 
 def _static_size(value: Value) -> np.ndarray | None:
-    """The array of an operand that is static and may hold sizes, axes or indices; None for other operands."""
-    if value.dtype not in _SIZE_DTYPES and value.shape.rank != 0:
+    """The array of an operand that is static and may hold sizes, axes or indices; None for other operands.
+
+    Larger arrays are data: shape functions read none of them, and each would stay in the keys of the cache.
+    """
+    if value.dtype not in _SIZE_DTYPES and value.shape.rank != 0:  # the bounds of a Range may be floats
         return None
-    return static_value(value)
-
-
-_SIZE_DTYPES = frozenset({tf.int32, tf.int64, tf.bool})
+    array = static_value(value)
+    return None if array is None or array.size > MOST_ENTRIES else array
 
 
 def encoded_attributes(op: str, attributes: Mapping[str, Any]) -> tuple[tuple[str, bytes], ...]:
-    """All attributes of an operation, each as a serialized AttrValue."""
+    """The attributes of an operation, defaults included, as pairs of a name and a serialized AttrValue; cached."""
     key = (op, tuple((name, hashable(value)) for name, value in attributes.items()))
     return _ENCODED.get(key, lambda: tuple(_encode(signature(op), attributes)))
 
@@ -159,7 +164,10 @@ _PLAIN = frozenset({int, bool, str, bytes, tf.DType, type(None)})
 
 
 def hashable(value: Any) -> Hashable:
-    """A key of an attribute: equal for equal bits of one type, so that 1, 1.0 and True differ."""
+    """A key of an attribute's value, for comparisons with values of one attribute.
+
+    Keys are equal for equal bits of one type, so 1, 1.0 and True differ, and NaN equals itself.
+    """
     kind = type(value)
     if kind in _PLAIN:
         return kind, value

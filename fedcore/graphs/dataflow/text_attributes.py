@@ -179,7 +179,7 @@ def _is_filled(constant: Constant, array: np.ndarray) -> bool:
 
 def digest_of_array(array: np.ndarray) -> str:
     """The digest by which a text names an array that it does not hold."""
-    data = b"".join(_bytes(x) + b"\0" for x in array.reshape(-1)) if array.dtype == object else array.tobytes()
+    data = repr([_bytes(x) for x in array.flat]).encode() if array.dtype == object else array.tobytes()
     return hashlib.sha256(f"{array.dtype.name}{array.shape}".encode() + data).hexdigest()[:16]
 
 

@@ -19,6 +19,7 @@ from tensorflow.core.framework import attr_value_pb2
 from fedcore.context_values import set_inside
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.graph import REGIONS, Block, Region, StaticShape, Value, ValueType, active_block, building
+from fedcore.graphs.dataflow.op_signature import flat_operands
 from fedcore.graphs.dataflow.shape_inference import infer
 from fedcore.graphs.dataflow.text import print_region
 from fedcore.graphs.dataflow.text_attributes import (
@@ -54,7 +55,11 @@ _WORDS = {**WORDS, "REGION": "`region`", "RETURN": "`return`", "AFTER": "`after`
 UNKNOWN_RANK = object()
 """The shape attribute `...`."""
 
+_PLAIN_TYPES = {"int": (int,), "bool": (bool,), "string": (str, bytes)}
+"""Kind of an attribute -> the types that its value in text may have."""
+
 _blobs: contextvars.ContextVar[Mapping[str, np.ndarray]] = contextvars.ContextVar("fedcore_region_blobs")
+"""The argument `blobs` of `parse_regions`, for the builder that the cached parser holds."""
 
 
 @attrs.frozen
@@ -83,14 +88,14 @@ class ParsedRegion:
 class _Types:
     """The types of a node's results, as a part of its syntax."""
 
-    types: tuple
+    types: tuple[ValueType, ...]
 
 
 @attrs.frozen
 class _Behind:
     """The names of the values before which a node may not run, as a part of its syntax."""
 
-    names: tuple
+    names: tuple[lark.Token, ...]
 
 
 @attrs.frozen
@@ -99,13 +104,13 @@ class _Body:
 
     Args:
         arguments: pairs of a name and a type.
-        nodes: `_ParsedNode`s.
+        nodes: in order.
         results: names.
     """
 
-    arguments: tuple
-    nodes: tuple
-    results: tuple
+    arguments: tuple[tuple[lark.Token, ValueType], ...]
+    nodes: tuple["_ParsedNode", ...]
+    results: tuple[lark.Token, ...]
 
 
 @attrs.frozen
@@ -122,19 +127,20 @@ class _ParsedNode:
         bodies: the regions that it runs.
     """
 
-    results: tuple
+    results: tuple[lark.Token, ...]
     op: lark.Token
-    operands: tuple
-    types: tuple = ()
-    after: tuple = ()
+    operands: tuple[lark.Token | list[lark.Token], ...]
+    types: tuple[ValueType, ...] = ()
+    after: tuple[lark.Token, ...] = ()
     attributes: Mapping[str, Any] = attrs.field(factory=dict)
     bodies: tuple[_Body, ...] = ()
 
 
 @lark.v_args(inline=True)
 class _SyntaxBuilder(ValueBuilder):
-    """Builds the syntax of regions from text; each method is a rule of the grammar. At the end it builds the
-    regions.
+    """Builds the syntax of regions from text, and at the end the regions.
+
+    Each method is named like a rule of the grammar. lark calls it with the parts that the rule has matched.
     """
 
     def regions(self, *regions: tuple[str | None, _Body]) -> list[ParsedRegion]:
@@ -146,6 +152,7 @@ class _SyntaxBuilder(ValueBuilder):
         ]
 
     def region(self, *parts: Any) -> tuple[str | None, _Body]:
+        """The name of a region, None if the text has none, and its syntax."""
         return (name_of(parts[0]) if len(parts) == 2 else None), parts[-1]
 
     def body(self, opening: lark.Token, *parts: Any) -> _Body:
@@ -193,10 +200,10 @@ class _SyntaxBuilder(ValueBuilder):
         return self._type(name, None)
 
     def _type(self, name: lark.Token, shape: StaticShape) -> ValueType:
-        """(dtype, static shape) of a name and its sizes.
+        """The dtype of a name, and the static shape.
 
         Args:
-            shape: sizes, None for an unknown one; None for an unknown rank.
+            shape: sizes, with None for an unknown size; None for an unknown rank.
         Raises:
             Refused: there is no such dtype.
         """
@@ -226,10 +233,10 @@ class _RegionBuilder:
         self._blobs = blobs
 
     def region(self, body: _Body, scope: Mapping[str, Value]) -> Region:
-        """The region of its syntax.
+        """Builds a region.
 
         Args:
-            scope: name -> value of the regions around it.
+            scope: name -> value, of the values of the regions around it.
         Raises:
             Refused: a name is not computed before it is read, or a node does not fit TensorFlow's definition.
         """
@@ -244,28 +251,31 @@ class _RegionBuilder:
         return block.region([self._value(names, t) for t in body.results])
 
     def _value(self, names: Mapping[str, Value], token: lark.Token) -> Value:
-        """The value of a name."""
+        """The value of a name, if `names` has it.
+
+        Raises:
+            Refused: it has not.
+        """
         if name_of(token) not in names:
             raise Refused(token, f"`{token}` is not computed before this line")
         return names[name_of(token)]
 
     def _add_node(self, block: Block, node: _ParsedNode, names: Mapping[str, Value]) -> Sequence[Value]:
-        """The results of a node, which is added to the block, with attributes and types that TensorFlow infers or
-        checks.
+        """Adds a node to the block, and returns its results. TensorFlow infers the attributes that the text leaves out,
+        and checks the types of the results.
         """
         if len(node.results) != len(node.types):
             raise Refused(node.op, f"{len(node.results)} results have {len(node.types)} types")
         op = str(node.op)
-        if op == "Const":
-            return block.add(op, (), self._constant(node), node.types)
         operands = [self._operand(names, o) for o in node.operands]
-        flat = [v for o in operands for v in (o if isinstance(o, list) else [o])]
+        flat = flat_operands(operands)
         if op in REGIONS:
             regions = [self.region(body, names) for body in node.bodies]
             return block.add(op, flat, self._region_attributes(node, regions), node.types, regions)
         if node.bodies:
             raise Refused(node.op, f"{op} has no regions")
-        return block.add(op, flat, self._attributes(node, operands), node.types)
+        attributes = self._constant(node) if op == "Const" else self._attributes(node, operands)
+        return block.add(op, flat, attributes, node.types)
 
     def _operand(self, names: Mapping[str, Value], operand: lark.Token | list[lark.Token]) -> Value | list[Value]:
         """The value of a name, or the values of a list of names."""
@@ -275,7 +285,9 @@ class _RegionBuilder:
 
     def _constant(self, node: _ParsedNode) -> dict[str, Any]:
         """The attributes of a constant: its array and its dtype."""
-        (dtype, shape), value = node.types[0], node.attributes.get("value")
+        if node.operands or len(node.types) != 1 or node.attributes.keys() != {"value"}:
+            raise Refused(node.op, "Const has no operands, one result, and the attribute value only")
+        (dtype, shape), value = node.types[0], node.attributes["value"]
         try:
             return {"value": read_array(value, dtype, tuple(shape.as_list()), self._blobs), "dtype": dtype}
         except KeyError:
@@ -306,8 +318,10 @@ class _RegionBuilder:
         return attributes
 
     def _attributes(self, node: _ParsedNode, operands: Sequence[Value | list[Value]]) -> Mapping[str, Any]:
-        """The attributes of a TensorFlow operation, with those that its operands tell; checks the types of its
-        results.
+        """The attributes of a TensorFlow operation, with those that its operands tell.
+
+        Raises:
+            Refused: operands, attributes or the types of the results do not fit TensorFlow's definition.
         """
         op = str(node.op)
         definition = private_api.op_definition(op)
@@ -322,17 +336,15 @@ class _RegionBuilder:
             attributes[key] = self._convert_attribute(node.op, key, value, definitions[key].kind)
         try:
             inference = infer(op, operands, attributes)
+        except KeyError as error:  # a dtype that neither operands nor a default tell
+            raise Refused(node.op, f"{op} needs the attribute {error.args[0]}") from None
         except ValueError as error:
             raise Refused(node.op, f"{error}") from None
         self._check_types(node, inference.types)
         return inference.attributes
 
     def _check_types(self, node: _ParsedNode, types: Sequence[ValueType]) -> None:
-        """Tests that the types in the text are those that TensorFlow infers, as far as these are known.
-
-        Args:
-            types: the inferred ones.
-        """
+        """Checks that the types in the text are those that TensorFlow infers (`types`), as far as these are known."""
         if len(types) != len(node.types):
             raise Refused(node.op, f"{node.op} has {len(types)} results, not {len(node.types)}")
         for (dtype, shape), (written_dtype, written_shape) in zip(types, node.types, strict=True):
@@ -341,17 +353,25 @@ class _RegionBuilder:
                 raise Refused(node.op, f"a result is written as {text_type}, but its operands give {inferred_type}")
 
     def _convert_attribute(self, token: lark.Token, key: str, value: Any, kind: str) -> Any:
-        """An attribute of a kind from its value in text, or an error at its operation that names both."""
+        """An attribute, as TensorFlow takes it, from its value in text.
+
+        Args:
+            token: the operation, at which errors are shown.
+            key: name of the attribute.
+            kind: as in `AttributeDefinition`.
+        Raises:
+            Refused: the value is not of the kind.
+        """
         try:
             return self._convert(token, value, kind)
         except (TypeError, ValueError, AttributeError):
             raise Refused(token, f"the attribute {key} of {token} is of the kind {kind}") from None
 
     def _convert(self, token: lark.Token, value: Any, kind: str) -> Any:
-        """An attribute of a kind, as TensorFlow takes it, from its value in text.
+        """The attribute, as in `_convert_attribute`.
 
-        Args:
-            kind: as in `AttributeDefinition`.
+        Raises:
+            TypeError, ValueError, AttributeError: the value is not of the kind.
         """
         if kind.startswith("list("):
             return [self._convert(token, v, kind[5:-1]) for v in value]
@@ -362,10 +382,12 @@ class _RegionBuilder:
             return tf.TensorShape(sizes)
         if kind == "func":
             return attr_value_pb2.NameAttrList(name=value.name)
-        if kind == "tensor":
-            return tf.make_tensor_proto(self._blobs[value.digest])
         plain = plain_value(token, value)
-        return float(plain) if kind == "float" else plain
+        if kind == "float":
+            return float(plain)
+        if type(plain) not in _PLAIN_TYPES.get(kind, ()):
+            raise TypeError(f"{plain!r} is no {kind}")
+        return plain
 
 
 @functools.cache
