@@ -21,7 +21,7 @@ import numpy as np
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Node, Value
-from fedcore.graphs.dataflow.value_errors import POWERS_OF_INTEGERS, TENSOR_SCATTERS, UNSORTED_SEGMENTS
+from fedcore.graphs.dataflow.value_errors import INTEGER_DIVISIONS_AND_POWERS, TENSOR_SCATTERS, UNSORTED_SEGMENTS
 
 if TYPE_CHECKING:
     from fedcore.graphs.batched.evaluation import BatchedEvaluation
@@ -96,7 +96,7 @@ _RANDOM_BY_ALGORITHM = (
 _PHILOX = 1  # the number of an algorithm of random numbers
 
 _GUARDS: Mapping[str, Mapping[int, _Guard]] = {
-    **{op: {1: _Guard(1, integers_only=True)} for op in POWERS_OF_INTEGERS},
+    **{op: {1: _Guard(1, integers_only=True)} for op in INTEGER_DIVISIONS_AND_POWERS},
     **{op: {1: _Guard(bounds=_rows_of_gather)} for op in ("Gather", "GatherV2")},
     "GatherNd": {1: _Guard(bounds=_rows_of_gather_nd)},
     "ScatterNd": {0: _Guard(bounds=_rows_of_scatter)},

@@ -17,7 +17,12 @@ from fedcore.graphs.capture.lowered_loops import remove_lowering_marks
 from fedcore.graphs.capture.node_sources import sources_of_results, traced_sources
 from fedcore.graphs.capture.randomness import seed_random_operations
 from fedcore.graphs.capture.variables import OwnVariables, assign_first, make_fresh, own_variables
-from fedcore.graphs.graphdef.analysis.side_effects import TiedToProcess, is_stateful, refuse, side_effects_of
+from fedcore.graphs.graphdef.analysis.side_effects import (
+    TiedToProcess,
+    is_stateful,
+    refuse_tied_to_process,
+    side_effects_of,
+)
 from fedcore.graphs.graphdef.form.canonical_form import canonical_graph
 from fedcore.graphs.graphdef.form.function_calls import callees, functions_with
 from fedcore.graphs.graphdef.form.operand_guards import without_checks
@@ -131,7 +136,7 @@ def trace_leaves(
         concrete = tf.function(main, autograph=False).get_concrete_function(*specs)
     graph = concrete.graph
     graph_def = graph.as_graph_def()
-    refuse(graph_def, describe)
+    refuse_tied_to_process(graph_def, describe)
     constants, variables = _captures(graph, own, describe)
     for node in list(graph_def.node):
         if node.name in constants:

@@ -5,6 +5,7 @@ its attributes. ConcatV2 has the operands `values`, a list whose length is the a
 """
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -40,7 +41,7 @@ class Argument:
         return bool(self.number_attr or self.type_list_attr)
 
     def count(self, attributes: Mapping[str, Any]) -> int:
-        """The length of the list, by the attributes of a node."""
+        """The length of the list, by the attributes of a node; only of a list."""
         return int(attributes[self.number_attr]) if self.number_attr else len(attributes[self.type_list_attr])
 
     def dtypes(self, attributes: Mapping[str, Any]) -> list[tf.DType]:
@@ -58,8 +59,9 @@ class Signature:
     Args:
         operands, results: in order.
         kinds: attribute -> TensorFlow's name of its type, such as `list(shape)`.
-        defaults: attribute -> its default as a serialized AttrValue, if it has one.
-        default_types: attribute -> its default, of those that are dtypes, lists of dtypes, or numbers.
+        defaults: attribute -> its default as a serialized AttrValue, of those that have one.
+        default_types: attribute -> its default, of those that are dtypes, lists of dtypes or integers. These decide the
+            dtypes and the number of results.
         has_lists: whether an operand is a list.
     """
 
@@ -84,15 +86,11 @@ class Signature:
         """
         if not self.has_lists:
             return list(flat)
-        remaining, grouped = list(flat), list[T | list[T]]()
-        for operand in self.operands:
-            if operand.is_list:
-                count = operand.count(attributes)
-                grouped.append(remaining[:count])
-                remaining = remaining[count:]
-            else:
-                grouped.append(remaining.pop(0))
-        return grouped
+        values = iter(flat)
+        return [
+            list(itertools.islice(values, operand.count(attributes))) if operand.is_list else next(values)
+            for operand in self.operands
+        ]
 
 
 @functools.cache
@@ -138,14 +136,14 @@ def attribute_value(value: attr_value_pb2.AttrValue) -> Any:
     """An attribute as Python has it: dtypes and shapes are TensorFlow's, texts are bytes."""
     kind = value.WhichOneof("value")
     if kind == "list":
-        return _list(value.list)
+        return _list_elements(value.list)
     content = getattr(value, kind) if kind else None
     if kind == "type":
         return tf.as_dtype(content)
     return tf.TensorShape(content) if kind == "shape" else content
 
 
-def _list(values: attr_value_pb2.AttrValue.ListValue) -> list:
+def _list_elements(values: attr_value_pb2.AttrValue.ListValue) -> list:
     """The elements of an attribute that is a list, converted as in `attribute_value`; [] for an empty list.
 
     Its protobuf has a field for each kind of element, of which one is filled.

@@ -45,7 +45,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MOST_SHARED = 64
-"""Entries of the largest constant that is compared with other constants of a block, so that equal ones are one node."""
+"""Entries of the largest constant that is compared with other constants while a block is built, so that equal ones are
+one node. The pass `cse` compares larger ones (`node_content.MOST_COMPARED`)."""
 
 
 def current_block() -> Block:
@@ -80,11 +81,12 @@ def _vocabulary(tf_function: Callable) -> Callable[[Callable[P, R]], Callable[P,
 
 
 def operation(op: str, *inputs: Operand, **attributes: Any) -> Any:
-    """The result of a TensorFlow operation, or a list of its results if it has several.
+    """Adds a node of a TensorFlow operation; returns its result, or a list if it has several or none.
 
     Args:
+        op: TensorFlow's name of the operation.
         inputs: as the operation's definition lists them; values in a list where it takes a list.
-        attributes: those that are not their defaults, without dtypes that the operands tell.
+        attributes: those that are not their defaults, without dtypes and numbers that the operands tell.
     """
     if active_block() is None:
         names = keywords_of(op)
@@ -112,8 +114,8 @@ def _add_node(op: str, inputs: Sequence, attributes: Mapping[str, Any]) -> tuple
     """Adds a node, and returns its results; dtypes, shapes and inferred attributes come from TensorFlow's definition.
 
     Args:
-        inputs: as the definition lists them; numbers and arrays become constants of the dtype of the tensors beside
-            them.
+        inputs: as the definition lists them. Numbers and arrays become constants: of the dtype that the definition
+            fixes, else of the dtype of the values that the definition wants to have the same.
         attributes: as for `operation`.
     """
     arguments = signature(op).operands
@@ -388,19 +390,15 @@ def split(x: Value, num_or_size_splits: int | Sequence[int], axis: int = 0) -> l
 @_vocabulary(tf.stack)
 def stack(values: Sequence[Operand], axis: int = 0) -> Value:
     """The values along a new axis; numbers get the dtype of the first value."""
-    first = next((v for v in values if isinstance(v, Value)), None)
-    dtype = None if first is None else first.dtype
-    return operation("Pack", [value(v, dtype) for v in values], axis=axis)
+    return operation("Pack", list(values), axis=axis)
 
 
 @_vocabulary(tf.concat)
 def concat(values: Sequence[Operand], axis: int) -> Value:
     """The values side by side along an axis; numbers get the dtype of the first value."""
-    first = next((v for v in values if isinstance(v, Value)), None)
-    parts = [value(v, None if first is None else first.dtype) for v in values]
-    if len(parts) == 1:
-        return identity(parts[0])
-    return operation("ConcatV2", parts, constant(axis, tf.int32))
+    if len(values) == 1:
+        return identity(value(values[0]))
+    return operation("ConcatV2", list(values), constant(axis, tf.int32))
 
 
 @_vocabulary(tf.tile)
@@ -549,7 +547,7 @@ reduce_all, reduce_any = _reduction("All", tf.reduce_all), _reduction("Any", tf.
 reduce_euclidean_norm = _reduction("EuclideanNorm", tf.math.reduce_euclidean_norm)
 
 
-def _index(op: str, tf_function: Callable) -> Callable:
+def _arg_extreme(op: str, tf_function: Callable) -> Callable:
     """The function that finds the position of an extreme entry along an axis, in the place of one of TensorFlow's."""
 
     def add_operation(x: Value, axis: int, output_type: tf.DType = tf.int64) -> Value:
@@ -558,7 +556,7 @@ def _index(op: str, tf_function: Callable) -> Callable:
     return _vocabulary(tf_function)(add_operation)
 
 
-argmax, argmin = _index("ArgMax", tf.argmax), _index("ArgMin", tf.argmin)
+argmax, argmin = _arg_extreme("ArgMax", tf.argmax), _arg_extreme("ArgMin", tf.argmin)
 
 
 @_vocabulary(tf.math.unsorted_segment_sum)
@@ -570,7 +568,7 @@ def unsorted_segment_sum(x: Value, segment_ids: Operand, num_segments: Operand) 
 
 
 def computed_by(x: Value, op: str) -> Node | None:
-    """The node that computes a value, if it is of that operation."""
+    """The node that computes a value if it is of the operation `op`, else None."""
     return x.node if x.node is not None and x.node.op == op else None
 
 
@@ -580,14 +578,14 @@ def number_of_users(x: Value) -> int:
 
 
 def _count_reads(node: Node, x: Value) -> int:
-    """How often a node reads a value: as an operand, in its regions, and as a result of these."""
+    """How often a node reads a value: as an operand, in its regions, and as a result of its regions."""
     in_regions = sum(_count_reads(n, x) for region in node.regions for n in region.nodes)
     as_results = sum(v is x for region in node.regions for v in region.results)
     return in_regions + as_results + sum(v is x for v in node.inputs)
 
 
 def placeholder(dtype: tf.DType, shape: StaticShape) -> Value:
-    """A value of which nothing but dtype and shape is known."""
+    """A new argument of the block: a value of which nothing but dtype and shape is known."""
     return current_block().argument(dtype, shape)
 
 

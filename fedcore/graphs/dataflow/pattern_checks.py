@@ -37,7 +37,7 @@ def check_operation(operation: object, operands: Sequence, attributes: Iterable[
     for i, operand in enumerate(operands):
         if not is_pattern(operand):
             problem = f"operand {i} of op({operation!r}) is {brief(operand)}, not a pattern"
-            raise TypeMismatch(_add_location(f"{problem}{_pattern_of(operand)}"))
+            raise TypeMismatch(_add_location(f"{problem}{_suggest_pattern(operand)}"))
     if operation in REGIONS or operation == "Const":  # TensorFlow has no definition of the former; `const` is checked
         return
     check_operation_name(operation)
@@ -45,7 +45,9 @@ def check_operation(operation: object, operands: Sequence, attributes: Iterable[
     _check_count(operation, declared, operands)
     for name in attributes:
         if name not in declared.kinds:
-            raise FedcoreError(_add_location(f"{operation} has no attribute {name!r}{_similar(name, declared.kinds)}"))
+            raise FedcoreError(
+                _add_location(f"{operation} has no attribute {name!r}{_suggest_names(name, declared.kinds)}")
+            )
 
 
 def _check_count(operation: str, declared: Signature, operands: Sequence) -> None:
@@ -55,7 +57,7 @@ def _check_count(operation: str, declared: Signature, operands: Sequence) -> Non
         TypeMismatch: there are too many or too few; a list of the definition stands for one or more.
     """
     lists = sum(a.is_list for a in declared.operands)
-    least = len(declared.operands)  # at least one of each list
+    least = len(declared.operands)  # a list has one operand at least
     if not operands or len(operands) == least or (lists and len(operands) > least):
         return
     names = ", ".join(f"{a.name}…" if a.is_list else a.name for a in declared.operands)
@@ -71,11 +73,16 @@ def check_operation_name(name: str) -> None:
         FedcoreError: there is none; the message has similar names.
     """
     if name not in REGIONS and private_api.op_definition(name) is None:
-        raise FedcoreError(_add_location(f"TensorFlow has no operation {name!r}{_similar(name, _all_operations())}"))
+        similar = _suggest_names(name, [*REGIONS, *(n for n in dir(tf.raw_ops) if n[0].isupper())])
+        raise FedcoreError(_add_location(f"TensorFlow has no operation {name!r}{similar}"))
 
 
 def check_name(name: object, maker: str) -> None:
-    """Checks the name of a variable: the rule's parameter."""
+    """Checks the name of a variable, which is the name of the rule's parameter.
+
+    Args:
+        maker: the user's call with the name, for the message, such as `var`.
+    """
     if not isinstance(name, str) or not name.isidentifier():
         raise TypeMismatch(_add_location(f"{maker} takes the name of the rule's parameter, not {brief(name)}"))
 
@@ -104,7 +111,7 @@ def check_patterns(patterns: Sequence, is_pattern: Callable) -> None:
                 _add_location(f"@pattern takes patterns: @pattern(op('AddV2', …)) stands before {describe(each)}")
             )
         if not is_pattern(each):
-            raise TypeMismatch(_add_location(f"a rule matches patterns, not {brief(each)}{_pattern_of(each)}"))
+            raise TypeMismatch(_add_location(f"a rule matches patterns, not {brief(each)}{_suggest_pattern(each)}"))
         if each.op is None:
             raise TypeMismatch(
                 _add_location(f"a rule matches the results of an operation, but {each} matches any value")
@@ -139,12 +146,12 @@ def check_parameters(function: Callable, patterns: Sequence) -> None:
 
 def _names(each: Any) -> list[str]:
     """The names of the variables in a pattern and its operands."""
-    own = [] if each.name is None else [each.name]
-    return own + [n for operand in each.operands or () for n in _names(operand)]
+    names = [] if each.name is None else [each.name]
+    return names + [n for operand in each.operands or () for n in _names(operand)]
 
 
-def _pattern_of(value: object) -> str:
-    """The fix for a value that stands in the place of a pattern."""
+def _suggest_pattern(value: object) -> str:
+    """The end of an error: the pattern to write in the place of a value that is none; empty if none is known."""
     if isinstance(value, bool | int | float):
         return f"\nfix: const({value!r})"
     if isinstance(value, str) and value.isidentifier():
@@ -152,11 +159,7 @@ def _pattern_of(value: object) -> str:
     return ""
 
 
-def _all_operations() -> list[str]:
-    return [*REGIONS, *(n for n in dir(tf.raw_ops) if n[0].isupper())]
-
-
-def _similar(name: str, names: Iterable[str]) -> str:
+def _suggest_names(name: str, names: Iterable[str]) -> str:
     """The end of an error, with the names that are close to a wrong one; empty if none is."""
     close = difflib.get_close_matches(name, list(names), 3)
     return f"; did you mean {' or '.join(close)}?" if close else ""

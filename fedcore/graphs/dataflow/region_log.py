@@ -51,8 +51,8 @@ def run_logged_passes(function: str, region: Region, without: Collection[str] = 
         function: name of the function that the region becomes.
         without: names of passes that do not run.
     """
-    log = _log.get()
-    log = [] if log is None else log
+    open_log = _log.get()
+    log = [] if open_log is None else open_log
     log.append(LoggedRegion(function, None, region))
     for stage_pass, result in stage_pass_results(region, without):
         if result is not region:

@@ -14,7 +14,7 @@ from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.dataflow.operations import broadcast_to, computed_by, operation, reduce_all, shape
 
 FAST_PATH_ENTRIES = 1 << 12
-"""Size of a value from which `select_by_client` tests whether the condition holds for all clients."""
+"""Entries of a value from which on `select_by_client` tests whether the condition holds for all clients."""
 
 
 def select_rows(condition: Value, if_true: Sequence[Value], if_false: Sequence[Value]) -> list[Value]:
@@ -27,7 +27,8 @@ def select_rows(condition: Value, if_true: Sequence[Value], if_false: Sequence[V
     """
     results = []
     for a, b in zip(if_true, if_false, strict=True):
-        b = b if are_equal(b.shape, a.shape) else broadcast_to(b, a.shape if a.shape.is_fully_defined() else shape(a))
+        if not are_equal(b.shape, a.shape):
+            b = broadcast_to(b, a.shape if a.shape.is_fully_defined() else shape(a))
         results.append(operation("Select", condition, a, b))
     return results
 
@@ -54,24 +55,25 @@ def select_by_client(condition: Value, if_true: Sequence[Value], if_false: Seque
             results.append(a)
         elif not a.shape.is_fully_defined() or math.prod(a.shape) >= FAST_PATH_ENTRIES:
             all_true = reduce_all(condition) if all_true is None else all_true
-            results += _select_unless(all_true, condition, a, b)
+            results += _select_unless_all(all_true, condition, a, b)
         else:
             results += select_rows(condition, [a], [b])
     return results
 
 
-def _select_unless(all_true: Value, condition: Value, a: Value, b: Value) -> list[Value]:
-    """[a] where `all_true` holds, without a copy; else the selection, and only then is `b` broadcast.
+def _select_unless_all(all_true: Value, condition: Value, if_true: Value, if_false: Value) -> list[Value]:
+    """The selected value, in a list of one: a branch, which passes `if_true` on without a copy where `all_true` holds.
 
-    If b is filled with one number, the branch gets that number, so that b is not built where it is not read.
+    If `if_false` has to be broadcast, only the side that selects does so. If it is filled with one number, that side
+    gets the number, so that `if_false` is not built where it is not read.
 
     Args:
         all_true: bool, whether the condition holds for all clients.
         condition: bool [K].
     """
     some_false = operation("LogicalNot", all_true)
-    if are_equal(b.shape, a.shape):
-        return computed_if(some_false, lambda x: select_rows(condition, [x], [b]), [a], [a])
-    fill_node = computed_by(b, "Fill")
-    unfilled = b if fill_node is None else fill_node.inputs[1]
-    return computed_if(some_false, lambda x, y: select_rows(condition, [x], [y]), [a, unfilled], [a])
+    if are_equal(if_false.shape, if_true.shape):
+        return computed_if(some_false, lambda x: select_rows(condition, [x], [if_false]), [if_true], [if_true])
+    fill_node = computed_by(if_false, "Fill")
+    small = if_false if fill_node is None else fill_node.inputs[1]
+    return computed_if(some_false, lambda x, y: select_rows(condition, [x], [y]), [if_true, small], [if_true])

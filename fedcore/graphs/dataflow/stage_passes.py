@@ -50,6 +50,7 @@ _passes: PartRegistry[StagePass] = PartRegistry(
     hint="\none of yours is declared when its module is imported: fedcore opt --load MODULE",
 )
 get_stage_pass = _passes.get
+"""Name -> pass."""
 
 
 def stage_pass(name: str, *, idempotent: bool = True, exact: bool = True, grows: bool = False) -> Callable[[Run], Run]:
@@ -72,7 +73,7 @@ def stage_pass(name: str, *, idempotent: bool = True, exact: bool = True, grows:
 
 
 def all_stage_passes(without: Collection[str] = ()) -> list[StagePass]:
-    """The passes of stages' pipelines, in order, but for those of the given names."""
+    """The passes of a stage's pipeline, in order, without those of the given names."""
     return _passes.all((*GRAPH_PASSES, *without))
 
 

@@ -17,8 +17,8 @@ defaults or follow from operands. Values before which a node may not run stand b
 
 from collections.abc import Iterable, Mapping
 
-from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.graph import REGIONS, Node, Region, Value
+from fedcore.graphs.dataflow.op_signature import signature
 from fedcore.graphs.dataflow.text_attributes import print_attributes, type_text
 from fedcore.ir.printer import reference, symbol
 
@@ -66,7 +66,7 @@ class _Printer:
         *,
         shows_sources: bool,
     ) -> None:
-        """Starts without names of values; arguments are those of `print_region`."""
+        """Arguments are those of `print_region`; `names` are the fixed names."""
         self._shows_sources = shows_sources
         self._notes = notes
         self._fixed_names = names
@@ -86,7 +86,7 @@ class _Printer:
         return "\n".join([f"{head}{self._print_arguments(region)} {{", *self._print_body(region, "  "), "}"]) + "\n"
 
     def _new_name(self, value: Value) -> str:
-        """Names a value by the next number, or by its fixed name."""
+        """Names a value by its fixed name, or by the next number; returns the name."""
         self._names[value] = self._fixed_names.get(value, f"%{self._count}")
         self._count += 1
         return self._names[value]
@@ -105,7 +105,7 @@ class _Printer:
         for node in region.nodes:
             if self._operations_left == 0:
                 hidden += 1 + sum(map(count_operations, node.regions))
-                for _ in self._print_node(node, margin):  # numbers its values
+                for _ in self._print_node(node, margin):  # numbers its values; the lines are not printed
                     pass
                 continue
             if self._operations_left is not None:
@@ -140,7 +140,7 @@ class _Printer:
         opening = f"{margin}{text} "
         for region in node.regions:
             outer = dict(self._names)
-            for value in region.arguments:  # a region that several nodes run is printed for each
+            for value in region.arguments:  # a region that several nodes run is printed for each, with new names
                 self._names.pop(value, None)
             yield f"{opening}{self._print_arguments(region)} {{{note}"
             yield from self._print_body(region, margin + "  ")
@@ -149,15 +149,8 @@ class _Printer:
 
     def _print_operands(self, node: Node) -> str:
         """The names of a node's operands; those of a list stand in brackets."""
-        names = iter([self._names[v] for v in node.inputs])
+        names = [self._names[v] for v in node.inputs]
         if node.op in REGIONS:
             return ", ".join(names)
-        parts = []
-        for argument in private_api.op_definition(node.op).input_arg:
-            list_attribute = argument.number_attr or argument.type_list_attr
-            if not list_attribute:
-                parts.append(next(names))
-                continue
-            count = int(node[list_attribute]) if argument.number_attr else len(node[list_attribute])
-            parts.append(f"[{', '.join(next(names) for _ in range(count))}]")
-        return ", ".join(parts)
+        operands = signature(node.op).by_operand(names, node.attributes)
+        return ", ".join(f"[{', '.join(part)}]" if isinstance(part, list) else part for part in operands)

@@ -89,7 +89,7 @@ def normal_value(value: Any, kind: str) -> Any:
 
 
 def _text(value: str | bytes) -> str | bytes:
-    """A string attribute as text; bytes that are no text stay bytes."""
+    """A string attribute as text; bytes that are no UTF-8 stay bytes."""
     try:
         return value.decode() if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError:
@@ -145,15 +145,16 @@ def dtype_of(name: str) -> tf.DType:
 def print_array(array: np.ndarray) -> str:
     """The text of a constant: its entries, row after row, or a single one if all are equal.
 
-    The text of a large array is its digest: parsing then needs a table of arrays, see `read_array`.
+    The text of a large array, or of one whose dtype the type language does not have, is its digest: parsing then needs
+    a table of arrays, see `read_array`.
     """
     array = np.asarray(array)
-    printed = constant_of(array)
-    if printed is not None and array.size > 1 and _is_filled(printed, array):
-        printed = constant_of(array.reshape(-1)[:1].reshape(()))
+    constant = constant_of(array)
+    if constant is not None and array.size > 1 and _is_filled(constant, array):
+        constant = constant_of(array.reshape(-1)[:1].reshape(()))
     elif array.size > MOST_PRINTED:
-        printed = None
-    return str(Blob(digest_of_array(array))) if printed is None else print_constant(printed)
+        constant = None
+    return str(Blob(digest_of_array(array))) if constant is None else print_constant(constant)
 
 
 def constant_of(array: np.ndarray) -> Constant | None:
@@ -166,7 +167,7 @@ def constant_of(array: np.ndarray) -> Constant | None:
 
 
 def _bytes(content: str | bytes) -> bytes:
-    """A text entry as bytes."""
+    """An entry of an array of texts as bytes."""
     return content.encode() if isinstance(content, str) else bytes(content)
 
 

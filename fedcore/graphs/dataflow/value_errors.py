@@ -13,9 +13,8 @@ import tensorflow as tf
 
 from fedcore.graphs.dataflow.graph import Value
 
-DIVISIONS = ("Div", "FloorDiv", "TruncateDiv", "FloorMod", "Mod", "TruncateMod")
-POWERS_OF_INTEGERS = (*DIVISIONS, "Pow")
-"""Operations on two operands that raise if they are integers."""
+INTEGER_DIVISIONS_AND_POWERS = ("Div", "FloorDiv", "TruncateDiv", "FloorMod", "Mod", "TruncateMod", "Pow")
+"""Operations on two operands that raise only if these are integers: on a divisor of 0, or on a negative exponent."""
 
 TENSOR_SCATTERS = tuple(f"TensorScatter{how}" for how in ("Add", "Max", "Min", "Sub", "Update"))
 UNSORTED_SEGMENTS = tuple(f"UnsortedSegment{how}" for how in ("Max", "Min", "Prod", "Sum"))
@@ -24,12 +23,14 @@ _SEGMENTS = (
     "SegmentMean",
 )
 _SPARSE_SEGMENTS = tuple(
-    f"SparseSegment{how}{of}" for how in ("Mean", "SqrtN", "Sum") for of in ("", "WithNumSegments", "Grad", "GradV2")
+    f"SparseSegment{how}{suffix}"
+    for how in ("Mean", "SqrtN", "Sum")
+    for suffix in ("", "WithNumSegments", "Grad", "GradV2")
 )
 
 RAISING_OPERANDS: Mapping[str, tuple[int, ...]] = {
     # divisors and exponents
-    **dict.fromkeys(POWERS_OF_INTEGERS, (1,)),
+    **dict.fromkeys(INTEGER_DIVISIONS_AND_POWERS, (1,)),
     # indices, labels and numbers of segments
     **dict.fromkeys(("Gather", "GatherV2", "GatherNd", *TENSOR_SCATTERS, *UNSORTED_SEGMENTS, *_SEGMENTS), (1,)),
     **dict.fromkeys(("ScatterNd", "InvertPermutation", "DynamicStitch", "ParallelDynamicStitch"), (0,)),
@@ -56,11 +57,11 @@ RAISING_OPERANDS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("Fill", "OneHot"), (0, 1)),
     **dict.fromkeys(("Range", "LinSpace"), (0, 1, 2)),
 }
-"""By operation the numbers of the operands on whose values it raises."""
+"""Operation -> the positions of the operands on whose values it raises; -1 is the last operand."""
 
 
 def raising_operands(op: str, operands: Sequence[tf.Tensor | Value]) -> list[int]:
     """The positions of the operands on whose values an operation raises an error."""
-    if op in POWERS_OF_INTEGERS and not operands[1].dtype.is_integer:
+    if op in INTEGER_DIVISIONS_AND_POWERS and not operands[1].dtype.is_integer:
         return []
     return [i % len(operands) for i in RAISING_OPERANDS.get(op, ())]

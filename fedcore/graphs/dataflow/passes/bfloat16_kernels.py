@@ -12,7 +12,8 @@ from fedcore.graphs.dataflow.passes.round_products import PRODUCTS
 from fedcore.graphs.dataflow.rewriting import Pattern, matched_node, op, pattern, rewrite, var
 from fedcore.graphs.dataflow.stage_passes import stage_pass
 
-_UP = op("Cast", SrcT=tf.bfloat16, DstT=tf.float32)
+_ROUNDED = op("Cast", SrcT=tf.bfloat16, DstT=tf.float32)
+"""An operand that is rounded: a bfloat16 as float32."""
 
 
 @stage_pass("bfloat16-kernels", exact=False)
@@ -34,9 +35,9 @@ def bfloat16_kernels(region: Region) -> Region:
 
 
 def _rounded(product: str) -> Pattern:
-    """The pattern of a product whose operands and result are rounded."""
+    """The pattern of a product whose operands and result are rounded; its operand that is a shape may be anything."""
     count = 2 if product == "Einsum" else len(signature(product).operands)
-    operands = [_UP if i in PRODUCTS[product] else var("shape") for i in range(count)]
+    operands = [_ROUNDED if i in PRODUCTS[product] else var("shape") for i in range(count)]
     return op("Cast", op(product, *operands, name="product", read_once=True), SrcT=tf.float32, DstT=tf.bfloat16)
 
 

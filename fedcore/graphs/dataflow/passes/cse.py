@@ -26,12 +26,12 @@ def cse(region: Region) -> Region:
 
 
 class _Merging(RegionCopy):
-    """A copy in which an equal node of the block stands in the place of a later one."""
+    """A copy in which the first of equal nodes of a block stands in the place of the later ones."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._nodes: dict[tuple, Sequence[Value]] = {}
-        self._attributes: dict[int, Hashable] = {}  # nodes of equal attributes mostly share the mapping
+        self._outputs: dict[tuple, Sequence[Value]] = {}  # key of a node, see `add` -> results of its copy
+        self._contents: dict[int, Hashable] = {}  # id of attributes, which equal nodes mostly share -> their key
 
     def add(self, node: Node, block: Block, inputs: Sequence[Value], regions: Sequence[Region]) -> Sequence[Value]:
         """The results of an equal node of the block, if there is one; else those of the copied node.
@@ -41,21 +41,23 @@ class _Merging(RegionCopy):
         """
         if regions or has_effect(node.op):
             return super().add(node, block, inputs, regions)
-        key = (id(block), node.op, self._content(node), *map(id, inputs), -1, *map(id, block.ordered_behind))
-        outputs = self._nodes.get(key)
+        waits = tuple(map(id, block.ordered_behind))
+        key = (id(block), node.op, self._content(node), *map(id, inputs), waits)
+        outputs = self._outputs.get(key)
         if outputs is not None and _has_types_of(outputs, node):
             self.is_changed = True
             return outputs
-        self._nodes[key] = outputs = super().add(node, block, inputs, regions)
+        self._outputs[key] = outputs = super().add(node, block, inputs, regions)
         return outputs
 
     def _content(self, node: Node) -> Hashable:
+        """The key of a node's attributes; computed once for attributes that nodes share, but for large constants."""
         if node.op == "Const":
             return content_key(node)
         key = id(node.attributes)
-        if key not in self._attributes:
-            self._attributes[key] = content_key(node)
-        return self._attributes[key]
+        if key not in self._contents:
+            self._contents[key] = content_key(node)
+        return self._contents[key]
 
 
 def _has_types_of(outputs: Sequence[Value], node: Node) -> bool:

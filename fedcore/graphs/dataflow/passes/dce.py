@@ -32,18 +32,16 @@ class _WithoutDead(RegionCopy):
         self._dead = dead
 
     def is_left_out(self, node: Node) -> bool:
-        """Dead nodes have no copy."""
         return node in self._dead
 
 
 def _note_dead(region: Region, read: set[Value], dead: set[Node]) -> None:
-    """Finds the nodes of a region, and of the regions in it, that no result and no effect needs.
+    """Adds to `dead` the nodes of a region, and of the regions in it, that no result and no effect needs.
 
     Nodes are visited from the last to the first, so that all readers of a node are visited before it.
 
     Args:
-        read: gets the values that live nodes and results read.
-        dead: gets the dead nodes.
+        read: gets the values that live nodes and results read; has those that nodes behind this region read.
     """
     read.update(region.results)
     for node in reversed(region.nodes):

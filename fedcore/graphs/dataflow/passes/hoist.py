@@ -99,12 +99,12 @@ class _Hoisting:
     """
 
     def __init__(self) -> None:
-        """Starts without frames; each region that is being copied has one."""
         self.is_changed = False
-        self._frames: list[_Frame] = []
-        self._values: dict[Value, Value] = {}
-        self._depths: dict[Value, int] = {}  # of copies
-        self._constant_depths: dict[Value, int] = {}  # of constants and what is computed of them only, not yet copied
+        self._frames: list[_Frame] = []  # one for each region that is being copied, the outermost first
+        self._values: dict[Value, Value] = {}  # value -> its copy
+        self._depths: dict[Value, int] = {}  # copy -> its depth
+        # Constant, or value of constants only -> the depth to which its copy may go; `_Frame.constants` has the copies.
+        self._constant_depths: dict[Value, int] = {}
 
     def copy(self, region: Region) -> Region:
         """The copy of an outermost region, whose nodes have moved out of loops."""
@@ -145,7 +145,7 @@ class _Hoisting:
         if node.op == "scan":
             self._copy_scan(node, depth)
         elif node.regions:
-            self._copy_runner(node, depth)
+            self._copy_node_with_regions(node, depth)
         elif self._is_constant(node):
             constant_depth = depth
             while node.op != "Const" and self._frames[constant_depth].is_in_place:
@@ -161,8 +161,8 @@ class _Hoisting:
     def _destination(self, node: Node, depth: int) -> int:
         """The depth to which a node moves: right outside of the outermost loop that it can leave, or its own depth.
 
-        It has to stay at or below the deepest of its operands. It leaves a branch or a function only together with a
-        loop around it.
+        It cannot move further out than the innermost of its operands. It leaves a branch or a function only together
+        with a loop around it.
         """
         destination = depth
         if _is_fixed(node):
@@ -202,8 +202,8 @@ class _Hoisting:
         self._note_copies(node.outputs, outputs, depth)
 
     def _note_copies(self, values: Iterable[Value], copies: Iterable[Value], depth: int) -> None:
-        """Notes the copies of values, and their depth. A copy from outside, such as an initial value, keeps its own
-        depth.
+        """Notes the copies of values, and the depth of copies that have none yet. Initial values of a scan, which stand
+        in the place of results, have one.
         """
         for value, copy in zip(values, copies, strict=True):
             self._values[value] = copy
@@ -230,15 +230,11 @@ class _Hoisting:
     def _copy_scan(self, node: Node, depth: int) -> None:
         """Copies a scan without the loop variables that its body returns unchanged.
 
-        In the body, their initial values stand in the place of the arguments. One variable at least is kept: a scan has
-        results.
+        In the body, their initial values stand in the place of the arguments.
         """
         (body,) = node.regions
         count, *initial = (self._operand(v, depth) for v in node.inputs)
-        pairs = zip(body.arguments[1:], body.results, strict=False)  # behind the results may stand `active`
-        changes = [argument is not result for argument, result in pairs]
-        if not any(changes):
-            changes = [True] * len(changes)
+        changes = _changing_variables(body)
         self.is_changed |= not all(changes)
         replaced = {i: v for i, (v, c) in enumerate(zip(initial, changes, strict=True), 1) if not c}
         for value in replaced.values():
@@ -258,13 +254,25 @@ class _Hoisting:
         final_values = [next(changing_outputs) if c else v for v, c in zip(initial, changes, strict=True)]
         self._note_copies(node.outputs, final_values, depth)
 
-    def _copy_runner(self, node: Node, depth: int) -> None:
-        """Copies a node that runs regions; nodes may leave a `while`, and a function that TensorFlow does not fuse
-        or compile.
+    def _copy_node_with_regions(self, node: Node, depth: int) -> None:
+        """Copies a node, other than a scan, that runs regions.
+
+        Nodes may leave a `while`, the region of a `computed_if`, and an `unordered` call (`control_flow.call`); they
+        leave neither side of a `cond`, nor other calls.
         """
         allows_leaving = node.op == "while" or (len(node.regions) == 1 and node.get("kind", "unordered") == "unordered")
         regions = [self._copy_region(region, node.op, allows_leaving=allows_leaving) for region in node.regions]
         self._add_copy(node, depth, regions)
+
+
+def _changing_variables(body: Region) -> list[bool]:
+    """For each loop variable of a scan whether its body returns another value for it.
+
+    All are taken to change if none does, since a scan has results.
+    """
+    pairs = zip(body.arguments[1:], body.results, strict=False)  # behind the results may stand `active`
+    changes = [argument is not result for argument, result in pairs]
+    return changes if any(changes) else [True] * len(changes)
 
 
 def _is_fixed(node: Node) -> bool:

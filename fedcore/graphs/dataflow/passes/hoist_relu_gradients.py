@@ -8,7 +8,7 @@ from fedcore.graphs.dataflow.graph import Region, Value, from_source
 from fedcore.graphs.dataflow.rewriting import copy_node, matched_node, op, pattern, rewrite, var
 from fedcore.graphs.dataflow.stage_passes import stage_pass
 
-_WINDOW = ("T", "ksize", "strides", "padding", "explicit_paddings", "data_format")
+_WINDOW_ATTRIBUTES = ("T", "ksize", "strides", "padding", "explicit_paddings", "data_format")
 _POOLED = op("MaxPoolGrad", var("x"), op("MaxPool", var("x"), name="y"), var("g"), name="pooled", read_once=True)
 
 
@@ -34,11 +34,11 @@ def hoist_relu_gradients(region: Region) -> Region:
 def mask_before_pooling(x: Value, y: Value, g: Value, pooled: Value, masked: Value) -> Value | None:
     """ReluGrad(MaxPoolGrad(x, y, g), x) becomes MaxPoolGrad(x, y, ReluGrad(g, y))."""
     gradient = matched_node(pooled)
-    if any(matched_node(y).get(key) != gradient.get(key) for key in _WINDOW):
+    if any(matched_node(y).get(key) != gradient.get(key) for key in _WINDOW_ATTRIBUTES):
         return None
-    small = ops.operation(matched_node(masked).op, g, y)
+    masked_gradient = ops.operation(matched_node(masked).op, g, y)
     with from_source(gradient.source):
-        return copy_node(gradient, ops.current_block(), [x, y, small])[0]
+        return copy_node(gradient, ops.current_block(), [x, y, masked_gradient])[0]
 
 
 @pattern(op("BiasAddGrad", op("MaxPoolGrad", var("x"), var("y"), var("g"), name="pooled"), name="total"))

@@ -55,8 +55,13 @@ def _read_by(node: Node) -> Iterator[Value]:
             yield from _read_by(inner)
 
 
-def _dependencies_of_results(captured: CapturedGraph, known: Mapping[Value, Dependencies]) -> list[Dependencies]:
-    masks = dict(known)
+def _dependencies_of_results(captured: CapturedGraph, arguments: Mapping[Value, Dependencies]) -> list[Dependencies]:
+    """For each result of a graph the union of the masks of the arguments that it depends on.
+
+    Args:
+        arguments: argument -> its mask; others have none.
+    """
+    masks = dict(arguments)
 
     def union(values: Iterable[Value]) -> Dependencies:
         return functools.reduce(operator.or_, (masks.get(v, 0) for v in values), 0)

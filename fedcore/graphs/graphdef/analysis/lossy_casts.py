@@ -24,7 +24,7 @@ _FRACTIONAL = (
 
 @attrs.frozen
 class LossyCast:
-    """A cast to a dtype that does not hold the values."""
+    """A cast to a dtype that does not hold the values; both dtypes by TensorFlow's names."""
 
     source: str
     target: str
@@ -92,5 +92,6 @@ def is_whole(value: Value) -> bool:
 
 
 def _runs_functions(node: Node) -> bool:
+    """Whether a node has regions, or attributes that name functions."""
     named = (each for v in node.attributes.values() for each in (v if isinstance(v, list) else [v]))
     return bool(node.regions) or any(isinstance(each, Symbol | attr_value_pb2.NameAttrList) for each in named)

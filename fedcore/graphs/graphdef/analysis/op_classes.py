@@ -90,8 +90,7 @@ _REFUSED = {
     "codec": (
         "decodes a file format",
         (
-            r""
-            r"|(Decode|Encode)(AndCrop)?(Bmp|Gif|Image|Jpeg|Jxl|Png|WebP|Wav|JpegVariableQuality|JSONExample|ProtoV2|Proto|Compressed)"
+            r"(Decode|Encode)(AndCrop)?(Bmp|Gif|Image|Jpeg|Jxl|Png|WebP|Wav|JpegVariableQuality|JSONExample|ProtoV2|Proto|Compressed)"
             r"|DecodeAndCropJpeg|ExtractJpegShape|ParseTensor|SerializeTensor|CompositeTensorVariant.*"
             r"|AudioMicrofrontend|SampleDistorted.*"
         ),

@@ -46,12 +46,12 @@ _IN_PLACE = frozenset(
 
 @attrs.frozen
 class FactoredKernels:
-    """Float32 matrices that are kept as two factors, or as changed rows.
+    """Float32 matrices that a client keeps as the product of two factors, or as the rows that it changes.
 
     Args:
         shapes: of the kernels [n, m].
-        rows: of a factor.
-        tables: of tables whose changed rows are kept, each with their number.
+        rows: of a factor: [n, m] is kept as [rows, n] and [rows, m].
+        tables: pairs (shape of a table, number of its changed rows).
     """
 
     shapes: frozenset[Shape] = frozenset()
@@ -96,25 +96,25 @@ def _peak(region: Region, factored: FactoredKernels, rows: int) -> int:
         operands_of[node] = [sources.get(v, v) for v in node.reads]
         if node.op in _ALIASES:
             sources.update((v, sources.get(o, o)) for o, v in zip(node.inputs, node.outputs, strict=False))
-    users = collections.Counter(v for operands in operands_of.values() for v in operands)
+    users = collections.Counter(v for operands in operands_of.values() for v in operands)  # that have yet to run
     lasting = {sources.get(v, v) for v in region.results}
     alive: dict[Value, int] = {}  # bytes of the values that are not arguments, constants, or views
     total = peak = 0
     for node, operands in operands_of.items():
         inner = max((_peak(r, factored, rows) for r in node.regions), default=0)  # one of them runs at a time
-        freed = []
+        freed = []  # values of which this node is the last user
         for value in operands:
             users[value] -= 1
             if not users[value] and value in alive and value not in lasting:
                 freed.append(value)
         if node.op != "Const" and node.op not in _ALIASES:
-            own = {v: size_bytes(v) for v in node.outputs}
-            own |= {v: count * sum(map(size_bytes, items)) for v, (count, items) in _added_items(node).items()}
+            sizes = {v: size_bytes(v) for v in node.outputs}
+            sizes |= {v: count * sum(map(size_bytes, items)) for v, (count, items) in _added_items(node).items()}
             in_place = max((alive[v] for v in freed), default=0) if node.op in _IN_PLACE else 0
-            peak = max(peak, total + inner + sum(own.values()) - min(in_place, sum(own.values())))
-            own = {v: size for v, size in own.items() if users.get(v) or v in lasting}
-            alive |= own
-            total += sum(own.values())
+            peak = max(peak, total + inner + sum(sizes.values()) - min(in_place, sum(sizes.values())))
+            sizes = {v: size for v, size in sizes.items() if users.get(v) or v in lasting}  # others are freed at once
+            alive |= sizes
+            total += sum(sizes.values())
         for value in freed:
             total -= alive.pop(value)
         peak = max(peak, total)
@@ -140,14 +140,15 @@ def _added_items(node: Node) -> dict[Value, tuple[int, list[Value]]]:
             creation = None if initial is None else initial.node
             if result is None or creation is None or creation.op != "EmptyTensorList" or value in counted:
                 continue
-            most = static_value(creation.inputs[1])
-            if most is not None and most > 0:
+            most_items = static_value(creation.inputs[1])
+            if most_items is not None and most_items > 0:
                 counted.add(value)
-                added.setdefault(result, (int(most), []))[1].append(value)
+                added.setdefault(result, (int(most_items), []))[1].append(value)
     return added
 
 
 def _value_bytes(value: Value, factored: FactoredKernels, rows: int) -> int:
+    """Bytes of a value; of a list those of the elements that it reserves, of other handles 0."""
     if value.dtype in (tf.variant, tf.resource):
         node = value.node
         return _list_bytes(node) if node is not None and node.op == "TensorListReserve" else 0
@@ -155,8 +156,10 @@ def _value_bytes(value: Value, factored: FactoredKernels, rows: int) -> int:
 
 
 def _shape(shape: tf.TensorShape, rows: int) -> Shape:
-    """A shape. The first axis of a matrix that is still unknown counts as the rows of a batch, which loops lose; other
-    unknown axes, such as those of small vectors of sizes, count as 1.
+    """The sizes of a static shape, with guesses for those that are unknown; () for an unknown rank.
+
+    The first axis of a tensor of two or more axes counts as the rows of a batch, whose number loops lose; other axes,
+    such as those of small vectors of sizes, count as 1.
     """
     if shape.rank is None:
         return ()

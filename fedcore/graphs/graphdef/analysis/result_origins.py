@@ -56,27 +56,29 @@ class _Origins:
     def __init__(self, captured: CapturedGraph) -> None:
         main = captured.main
         self._origins: dict[Value, Origin] = {v: Argument(i) for i, v in enumerate(main.arguments)}
-        self._numbers: dict[tuple, int] = {}
-        self._constants: dict[int, np.ndarray] = {}
+        self._numbers: dict[tuple, int] = {}  # key of an operation -> its number
+        self._constants: dict[int, np.ndarray] = {}  # number of an operation -> the constant that it returns
         if captured.seeded:
             self._origins[main.arguments[-1]] = Computed(self._number("seed"), 0)
         for node in main.nodes:
             self._add(node)
 
     def of(self, value: Value) -> Origin:
+        """The origin of a value, with the array if it is a constant."""
         origin = self._origins[value]
         if isinstance(origin, Computed) and origin.output == 0 and origin.number in self._constants:
             return Constant(self._constants[origin.number])
         return origin
 
     def _add(self, node: Node) -> None:
+        """Notes the origins of a node's results."""
         operands = [self._origins[v] for v in node.inputs]
         if node.op == "Identity" and not node.after:
             self._origins[node.outputs[0]] = operands[0]
             return
         # Equal operations with effects may give different results, and regions are not compared: each has its number.
-        own = node if node.regions or has_effect(node.op) else None
-        number = self._number(node.op, tuple(operands), node.after, content_key(node), own)
+        identity = node if node.regions or has_effect(node.op) else None
+        number = self._number(node.op, tuple(operands), node.after, content_key(node), identity)
         if number not in self._constants and not node.after:
             constant = self._constant(node, operands)
             if constant is not None:
@@ -84,9 +86,11 @@ class _Origins:
         self._origins.update((v, Computed(number, i)) for i, v in enumerate(node.outputs))
 
     def _number(self, *key: Hashable) -> int:
+        """The number of an operation's key; a new number for a new key."""
         return self._numbers.setdefault(key, len(self._numbers))
 
     def _constant(self, node: Node, operands: list[Origin]) -> np.ndarray | None:
+        """The array of a constant, or of a fill of a constant shape with a constant; None for other nodes."""
         if node.op == "Const":
             return node["value"]
         if node.op != "Fill":

@@ -28,31 +28,33 @@ class TiedToProcess(TracingError):
     """A function uses what one process has, or draws what no seed of a call decides: it does not run elsewhere."""
 
 
-def refuse(graph_def: graph_pb2.GraphDef, describe: str) -> None:
+def refuse_tied_to_process(graph_def: graph_pb2.GraphDef, description: str) -> None:
     """Checks that no operation of a traced function is tied to this process.
 
+    Args:
+        description: the function, for messages.
     Raises:
         TiedToProcess: names the operation, the function and an alternative.
     """
     for op in sorted(operations_in(graph_def)):
         if op in _PYTHON:
             raise TiedToProcess(
-                f"{describe} calls Python while it runs (op {op}, from tf.py_function or tf.numpy_function); a "
+                f"{description} calls Python while it runs (op {op}, from tf.py_function or tf.numpy_function); a "
                 "graph runs where there is no Python. Write it with TensorFlow's operations"
             )
         if op.startswith(_TABLES):
             raise TiedToProcess(
-                f"{describe} uses a lookup table that may change (op {op}), which lives in one process. Use a "
+                f"{description} uses a lookup table that may change (op {op}), which lives in one process. Use a "
                 "tf.lookup.StaticHashTable over keys and values that do not, or look up before the data come in"
             )
         if op.startswith(_FILES):
             raise TiedToProcess(
-                f"{describe} reads or writes files while it runs (op {op}). Read before, and pass what was read "
+                f"{description} reads or writes files while it runs (op {op}). Read before, and pass what was read "
                 "as an argument"
             )
         if op != "VarHandleOp" and _is_shared(op):
             raise TiedToProcess(
-                f"{describe} keeps state in the op {op}, which every call in the process shares. Use a "
+                f"{description} keeps state in the op {op}, which every call in the process shares. Use a "
                 "tf.Variable made inside the function, which starts fresh in every call, or pass the state as an "
                 "argument"
             )

@@ -19,13 +19,13 @@ _READS = frozenset({"ReadVariableOp", "VariableShape", "VarIsInitializedOp", "Re
 
 def unchanged_results(captured: CapturedGraph) -> list[int | None]:
     """For each result of a graph the position of the argument that it is, or None."""
-    walk, arguments = _Walk(captured), captured.main.arguments
-    sources = map(walk.source, captured.main.results)
-    return [arguments.index(v) if v in arguments else None for v in sources]
+    walk = _Walk(captured)
+    positions = {argument: i for i, argument in enumerate(captured.main.arguments)}
+    return [positions.get(walk.source(result)) for result in captured.main.results]
 
 
 class _Walk:
-    """Follows values of a graph to the first value that they are equal to."""
+    """Follows values of a graph to the first value that they are equal to; `source` caches this."""
 
     def __init__(self, captured: CapturedGraph) -> None:
         self._captured = captured
@@ -34,12 +34,15 @@ class _Walk:
 
     def _source(self, value: Value) -> Value:
         """The first value that a value is equal to, as far as it is known."""
-        while (before := self._before(value)) is not None:
-            value = before
+        while (operand := self._equal_operand(value)) is not None:
+            value = operand
         return value
 
-    def _before(self, value: Value) -> Value | None:
-        """The value that a node returns as this one; None if it computes another, or if that is not known."""
+    def _equal_operand(self, value: Value) -> Value | None:
+        """The operand of a value's node, or the value assigned to its variable, that the value is equal to.
+
+        None if there is none, or if that is not known.
+        """
         node = value.node
         if node is None:
             return None
@@ -62,13 +65,14 @@ class _Walk:
         return None
 
     def _position(self, branch: Region, output: int) -> int | None:
-        """The position of the argument that a function returns."""
+        """The position of the argument that a function returns as result `output`; None if it returns none there."""
         source = self.source(branch.results[output])
         return branch.arguments.index(source) if source in branch.arguments else None
 
     def _assigned(self, read: Node) -> Value | None:
         """The value that was assigned last to the variable that a node of the graph reads.
 
+        None if no AssignVariableOp has, or if another operation may have done so after it. Of a node in a region, None.
         TensorFlow lets each use of a variable wait for the last one before it that may assign the variable, so the
         order of the nodes is that of the uses.
         """
@@ -81,6 +85,7 @@ class _Walk:
         return None
 
     def _may_assign(self, node: Node, handle: Value) -> bool:
+        """Whether a node, or a node in its regions, takes the handle of a variable and does more than read it."""
         if node.op in _READS or node.op == "Identity":
             return False
         if any(self._may_assign(n, handle) for region in node.regions for n in region.nodes):

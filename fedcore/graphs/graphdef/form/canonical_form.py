@@ -142,6 +142,7 @@ def inputs_first(nodes: Mapping[str, node_def_pb2.NodeDef], roots: list[str], ex
 
 
 def node_of(input_name: str) -> str:
+    """The node in the name of an input, such as `node`, `node:0`, `node:output:0` or `^node`."""
     return input_name.lstrip("^").split(":")[0]
 
 
@@ -151,6 +152,7 @@ def first_result(node: node_def_pb2.NodeDef, *, in_function: bool) -> str:
 
 
 def _rename_input(input_name: str, names: Mapping[str, str]) -> str:
+    """An input of a graph's node, `node`, `node:index` or `^node`, with the new name of the node; `:0` is left out."""
     control = "^" if input_name.startswith("^") else ""
     node, _, port = input_name.lstrip("^").partition(":")
     return control + names[node] + (f":{port}" if port and port != "0" else "")
@@ -159,6 +161,12 @@ def _rename_input(input_name: str, names: Mapping[str, str]) -> str:
 def _copy_node(
     node: node_def_pb2.NodeDef, source: node_def_pb2.NodeDef, names: Mapping[str, str], library: "_Library"
 ) -> None:
+    """Fills a new node of a graph with the copy of `source`, with canonical attributes and sorted control inputs.
+
+    Args:
+        names: name of a node -> its new name.
+        library: renames the functions that the node names.
+    """
     node.name = names[source.name]
     data = [_rename_input(i, names) for i in source.input if not i.startswith("^")]
     control = sorted({_rename_input(i, names) for i in source.input if i.startswith("^")})
@@ -167,6 +175,7 @@ def _copy_node(
 
 
 def _is_canonical(attribute: str) -> bool:
+    """Whether the canonical form contains the attribute of this name."""
     return not attribute.startswith("_") or attribute in PRIVATE_ATTRIBUTES
 
 
@@ -232,6 +241,7 @@ class _Library:
         digest_digits: of a content name; all 64 where functions of several graphs meet in one process.
         keeps_prints: nodes that print remain in the functions; a graph without its prints has none.
     Attributes:
+        functions: by their original names.
         canonical: the canonical functions by content name, callees first.
     """
 
@@ -242,8 +252,10 @@ class _Library:
         self._printing = _printing_functions(functions) if keeps_prints else frozenset[str]()
         self._digest_digits = digest_digits
         self.canonical: dict[str, function_pb2.FunctionDef] = {}
-        self._names: dict[str, str] = {}  # original -> content name
-        self._node_names: dict[str, dict[str, str]] = {}  # by function
+        self._names: dict[str, str] = {}  # original name of a function -> content name
+        self._node_names: dict[
+            str, dict[str, str]
+        ] = {}  # original name of a function -> names of its nodes: old -> new
 
     def canonical_node_names(self) -> dict[NodeKey, NodeKey]:
         """The canonical name of each node of the named functions."""
@@ -254,12 +266,13 @@ class _Library:
         }
 
     def used(self) -> list[str]:
+        """The content names of the functions that have been named, sorted."""
         return sorted(self.canonical)
 
     def canonical_name(self, original: str) -> str:
         """The canonical name of a function, which is added to `canonical` behind the functions that it calls.
 
-        By a stack, since calls may be nested more deeply than Python recurses.
+        With a stack in the place of recursion, since calls may be nested more deeply than Python recurses.
         """
         stack = [] if original in self._names else [(original, False)]
         visited: set[str] = set()
@@ -274,6 +287,7 @@ class _Library:
         return self._names[original]
 
     def _add(self, original: str) -> None:
+        """Names a function by its content, and adds it to `canonical`; its callees are there."""
         function = self._canonical(self.functions[original])
         content = function.SerializeToString(deterministic=True)
         function.signature.name = CONTENT_PREFIX + hashlib.sha256(content).hexdigest()[: self._digest_digits]
@@ -281,11 +295,12 @@ class _Library:
         self.canonical[function.signature.name] = function
 
     def _callees(self, function: function_pb2.FunctionDef) -> list[str]:
-        """The functions that the nodes name, as far as they need a name of their own yet."""
+        """The functions of the library that the nodes of a function name, and that have no content name yet."""
         names = [name for node in function.node_def for name in _named_functions(node)]
         return [name for name in dict.fromkeys(names) if name in self.functions and name not in self._names]
 
     def rename(self, value: attr_value_pb2.AttrValue) -> None:
+        """Renames the functions of the library in an attribute, in place."""
         for func in [value.func] if value.HasField("func") else value.list.func:
             if func.name in self.functions:
                 func.name = self.canonical_name(func.name)
@@ -316,13 +331,14 @@ class _Library:
             renamed.CopyFrom(result)
             renamed.name = f"r{i}"
             renamed.ClearField("handle_data")
-            out.ret[f"r{i}"] = _port_renamed(source.ret[result.name], names, results)
+            out.ret[f"r{i}"] = _rename_port(source.ret[result.name], names, results)
         for i, control in enumerate(source.signature.control_output):
             out.signature.control_output.append(f"c{i}")
             out.control_ret[f"c{i}"] = names[source.control_ret[control]]
         return out
 
     def _prints(self, node: node_def_pb2.NodeDef) -> bool:
+        """Whether a node prints, or names a function that does, and prints remain."""
         return bool(self._printing) and (node.op == PRINT or not self._printing.isdisjoint(_named_functions(node)))
 
     def _result_numbers(self, function: str) -> dict[str, int]:
@@ -343,7 +359,7 @@ class _Library:
             result_numbers: of each node that has a function as its operation, as `_result_numbers` has them.
         """
         node.name = names[source.name]
-        data = [_port_renamed(i, names, result_numbers) for i in source.input if not i.startswith("^")]
+        data = [_rename_port(i, names, result_numbers) for i in source.input if not i.startswith("^")]
         control = sorted({"^" + names[i[1:]] for i in source.input if i.startswith("^")})
         node.input.extend(data + control)
         self.copy_operation(node, source)
@@ -381,8 +397,14 @@ def _printing_functions(functions: Mapping[str, function_pb2.FunctionDef]) -> fr
     return frozenset(functions_with(functions.values(), lambda node: node.op == PRINT))
 
 
-def _port_renamed(input_name: str, names: Mapping[str, str], results: Mapping[str, Mapping[str, int]]) -> str:
-    """Renames the node in a tensor name of a function body, `node:output:index`, and the output of a call."""
+def _rename_port(input_name: str, names: Mapping[str, str], results: Mapping[str, Mapping[str, int]]) -> str:
+    """A tensor name of a function's body, `argument` or `node:output:index`, with the canonical name of its node.
+
+    A node that has a function as its operation becomes a call, whose results are `node:output:number`.
+
+    Args:
+        results: the numbers of the results of such nodes, as for `_copy_function_node`.
+    """
     node, *port = input_name.split(":")
     if node in results and port:
         port = ["output", str(results[node][port[0]])]

@@ -52,6 +52,8 @@ class CapturedGraph:
         named: the functions that operations name, by the symbols in their attributes.
         has_hidden_waits: an operation waits for others that no `after` shows: those before an operation without
             results, or those for which a call or a result waits.
+        _names: symbol of a named function -> its name in the graph.
+        _functions: name in the graph -> definition.
     """
 
     main: Region
@@ -163,7 +165,8 @@ class _Conversion:
         block, arguments, results = Block(), dict[str, Value](), list[node_def_pb2.NodeDef]()
         for node in sorted(graph_def.node, key=_position):
             if node.op == "Placeholder":
-                arguments[node.name] = block.argument(node.attr["dtype"].type, self._closed(node.attr["shape"].shape))
+                shape = self._close_shape(node.attr["shape"].shape)
+                arguments[node.name] = block.argument(node.attr["dtype"].type, shape)
             elif node.name.startswith("ret"):
                 results.append(node)
         # A graph that is not canonical may have any operation as a result, which then stays a node.
@@ -185,7 +188,13 @@ class _Conversion:
         results: Iterable[str],
         function: str = "",
     ) -> list[Value]:
-        """Adds the nodes of a function to a block, and returns the values of the tensors with the names of results."""
+        """Adds the nodes of a graph or of a function to a block, and returns the values of its results.
+
+        Args:
+            arguments: by name.
+            results: names of tensors.
+            function: name of the function; empty for the graph itself.
+        """
         tensors = dict(arguments)
         outer = block.ordered_behind
         for node in nodes:
@@ -214,7 +223,7 @@ class _Conversion:
         if source.op == "Const":
             return block.add("Const", (), values, [(values["dtype"], tf.TensorShape(values["value"].shape))])
         if source.op == "EnsureShape":
-            values["shape"] = self._closed(values["shape"])
+            values["shape"] = self._close_shape(values["shape"])
         types = self._types(source, inputs, values)
         if source.op in LOOPS:
             return self._add_loop(block, inputs, types, [values[k].name for k in ("cond", "body")])
@@ -232,23 +241,23 @@ class _Conversion:
         Args:
             names: of the functions of the condition and the body.
         """
-        changed = _changed(self._functions[names[1]])
-        like = inputs if self.open_size is not None else [Value(*type_, block) for type_ in types]
+        changed = _changed_variables(self._functions[names[1]])
+        argument_types = types if self.open_size is None else [(v.dtype, v.shape) for v in inputs]
         regions = []
         for name in names:
             body = Block(block)
             operands = [
-                body.argument(v.dtype, v.shape) if is_changed else operand
-                for operand, v, is_changed in zip(inputs, like, changed, strict=True)
+                body.argument(*type_) if is_changed else operand
+                for operand, type_, is_changed in zip(inputs, argument_types, changed, strict=True)
             ]
             regions.append(body.region(self._add_body(body, name, operands)))
         variables, variable_types = list(itertools.compress(inputs, changed)), list(itertools.compress(types, changed))
         regions[1] = attrs.evolve(regions[1], results=tuple(itertools.compress(regions[1].results, changed)))
-        last = iter(block.add("while", variables, {}, variable_types, regions))
-        return [next(last) if is_changed else operand for operand, is_changed in zip(inputs, changed, strict=True)]
+        finals = iter(block.add("while", variables, {}, variable_types, regions))
+        return [next(finals) if is_changed else operand for operand, is_changed in zip(inputs, changed, strict=True)]
 
-    def _closed(self, shape: tf.TensorShape) -> tf.TensorShape:
-        """A shape with a size in the place of each that is open, if there is one."""
+    def _close_shape(self, shape: tf.TensorShape) -> tf.TensorShape:
+        """A shape with `open_size` in the place of each unknown size, unless `open_size` is None."""
         shape = tf.TensorShape(shape)
         if self.open_size is None or shape.rank is None:
             return shape
@@ -295,9 +304,9 @@ class _Conversion:
         return self._add_nodes(block, function.node_def, arguments, results, name)
 
 
-def _changed(function: function_pb2.FunctionDef) -> list[bool]:
-    """Whether each result of a function is another value than the argument in its place."""
-    origins: dict[str, str] = {}  # of the tensors that Identity operations pass on
+def _changed_variables(function: function_pb2.FunctionDef) -> list[bool]:
+    """For each loop variable whether a loop's body returns another value than the argument in its place."""
+    origins: dict[str, str] = {}  # result of an Identity -> the tensor that it and Identities before it pass on
     for node in function.node_def:
         if node.op == "Identity":
             origins[f"{node.name}:output:0"] = origins.get(node.input[0], node.input[0])
@@ -307,6 +316,6 @@ def _changed(function: function_pb2.FunctionDef) -> list[bool]:
 
 
 def _position(node: node_def_pb2.NodeDef) -> int:
-    """The number in the name of an argument or a result; the seed is behind the arguments."""
+    """The number in the name of an argument or a result; of other nodes, such as the seed, one behind all of these."""
     digits = re.fullmatch(r"(?:arg|ret)([0-9]+)", node.name)
     return int(digits[1]) if digits else sys.maxsize

@@ -50,7 +50,10 @@ def rewrite_graph(
 
 
 def _only_called(graph_def: graph_pb2.GraphDef) -> set[str]:
-    """Names of the functions that the graph, or such functions, call, and that no loop, branch or the like runs."""
+    """Names of the functions that are called, by the graph or by a function that is called, and run in no other way.
+
+    Functions that a loop or a branch runs, and those that such functions call, are run in another way.
+    """
     bodies = {f.signature.name: f.node_def for f in graph_def.library.function}
     called, run_otherwise = set[str](), set[str]()
     stack = [(graph_def.node, called)]
@@ -106,7 +109,10 @@ def _arguments(function: function_pb2.FunctionDef | None) -> list:
 def _read(nodes: Nodes, function: function_pb2.FunctionDef | None) -> Region:
     """A body as a region; its results are a function's results, its control outputs, and what nothing reads.
 
-    A node without results has one of dtype variant, for others that wait for it.
+    A node without results gets a result of dtype variant, by which other nodes can wait for it.
+
+    Args:
+        function: as for `_rewrite`.
     """
     block = Block()
     values = {a.name: block.argument(tf.as_dtype(a.type), None) for a in _arguments(function)}
@@ -132,9 +138,9 @@ def _definitions(region: Region, names: dict[Value, str], *, in_function: bool) 
     Args:
         names: of the arguments; gets those of all results of nodes.
     """
-    taken = {node.attributes.definition.name for node in region.nodes if isinstance(node.attributes, _Attributes)}
+    used_names = {node.attributes.definition.name for node in region.nodes if isinstance(node.attributes, _Attributes)}
     for node in region.nodes:
-        definition = _definition(node, taken)
+        definition = _definition(node, used_names)
         definition.input.extend(names[v] for v in node.inputs)
         definition.input.extend(dict.fromkeys(f"^{names[v].split(':')[0]}" for v in node.after))
         outputs = list(names_in_function(definition) if in_function else names_in_graph(definition))
@@ -142,11 +148,11 @@ def _definitions(region: Region, names: dict[Value, str], *, in_function: bool) 
         yield definition
 
 
-def _definition(node: Node, taken: set[str]) -> node_def_pb2.NodeDef:
-    """The NodeDef of a node without inputs.
+def _definition(node: Node, used_names: set[str]) -> node_def_pb2.NodeDef:
+    """The NodeDef of a node, without its inputs.
 
     Args:
-        taken: names of nodes; gets that of a new one.
+        used_names: names of the body's nodes; gets the name of a new node.
     """
     definition = node_def_pb2.NodeDef()
     if isinstance(node.attributes, _Attributes):
@@ -155,9 +161,9 @@ def _definition(node: Node, taken: set[str]) -> node_def_pb2.NodeDef:
         return definition
     assert node.source is not None  # passes add nodes in the place of nodes that were read
     definition.op, definition.name = node.op, node.source.name
-    while definition.name in taken:
+    while definition.name in used_names:
         definition.name += "_"
-    taken.add(definition.name)
+    used_names.add(definition.name)
     for key, content in encoded_attributes(node.op, node.attributes):
         definition.attr[key].ParseFromString(content)
     return definition

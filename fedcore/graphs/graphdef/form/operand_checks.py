@@ -20,7 +20,7 @@ _LIMITS = dict.fromkeys(("TensorListReserve", "TensorListResize"), 2**26)  # eac
 
 _MAX_SIZE = 2**24  # of a dimension of images or of a filter
 
-# By operation: the rank of its images, and which of its operands is a shape; None if none is.
+# By operation: the rank of its images, and the position of its operand that is a shape; None if none is.
 _CONV: Mapping[str, tuple[int, int | None]] = {
     "AvgPoolGrad": (4, 0),
     "AvgPool3DGrad": (5, 0),
@@ -45,7 +45,7 @@ _TENSOR_SCATTERS = (
 # By operation: the number of dimensions that it transforms. A length of 0 ends the process.
 _REAL_TRANSFORMS = {"RFFT": 1, "RFFT2D": 2, "RFFT3D": 3, "IRFFT": 1, "IRFFT2D": 2, "IRFFT3D": 3}
 _RESOURCE_SCATTERS = tuple(f"ResourceScatter{how}" for how in ("Add", "Sub", "Mul", "Div", "Max", "Min"))
-# Operands of a fixed shape.
+# By operation: position of an operand -> the shape that it must have; None for any size.
 _SHAPED: Mapping[str, Mapping[int, list]] = {
     "Case": {0: []},
     "SparseCrossHashed": {-3: [], -2: [], -1: [2]},
@@ -55,7 +55,7 @@ _UNSORTED_SEGMENTS = tuple(f"UnsortedSegment{how}" for how in ("Join", "Max", "M
 _SORTED_SEGMENTS = tuple(f"Segment{how}" for how in ("Max", "Mean", "Min", "Prod", "Sum"))
 _PADS = ("Pad", "PadV2", "MirrorPad")
 
-# The operand by which an operation makes a tensor of any size.
+# By operation: the position of the operand by which it makes a tensor of any size.
 SIZE_OPERANDS: Mapping[str, int] = {
     **dict.fromkeys(("Fill", "RaggedTensorToTensor", "StridedSliceGrad", "StatelessParameterizedTruncatedNormal"), 0),
     **dict.fromkeys(("StatelessRandomBinomial", "StatelessRandomGammaV2", "StatelessRandomGammaV3"), 0),
@@ -82,9 +82,12 @@ SIZE_OPERANDS: Mapping[str, int] = {
         for which in ("Grad", "GradV2", "WithNumSegments")
     },
 }
-_FACTORS: Mapping[str, int] = {"MatrixDiagV2": 3, "MatrixDiagV3": 3, "SobolSample": 0}  # another size
-_REPEATED: Mapping[str, int] = {"OneHot": 0, "Tile": 0}  # the operand of whose elements each is repeated so often
-_LARGEST = (*_SORTED_SEGMENTS, "SparseSegmentMean", "SparseSegmentSqrtN", "SparseSegmentSum")  # by their last segment
+# Position of another operand whose value multiplies the number of elements.
+_FACTORS: Mapping[str, int] = {"MatrixDiagV2": 3, "MatrixDiagV3": 3, "SobolSample": 0}
+# Position of the operand whose elements are repeated as often as the size operand says.
+_REPEATED: Mapping[str, int] = {"OneHot": 0, "Tile": 0}
+# Operations whose size operand holds the segment of each row: the last segment is the size.
+_LARGEST = (*_SORTED_SEGMENTS, "SparseSegmentMean", "SparseSegmentSqrtN", "SparseSegmentSum")
 
 RANKED = ("ScatterNd",)
 """Operations that make a tensor of any size, and whose updates need a check of their rank too."""
@@ -93,8 +96,8 @@ CHECKED = frozenset((*_CONV, *_REAL_TRANSFORMS, *_TENSOR_SCATTERS, *_RESOURCE_SC
 
 # The size that Slice's error names is the number of the operation times this, plus the elements wanted.
 _UNIT = 10**15
-_NUMBERED = tuple(sorted(SIZE_OPERANDS))
-_TOO_LONG = 2**30  # a vector of sizes has fewer
+_NUMBERED = tuple(sorted(SIZE_OPERANDS))  # the operations, numbered from 1 in this order
+_TOO_LONG = 2**30  # a vector of sizes has fewer entries, so that a Slice of so many fails
 _SLICE = re.compile(r"Expected size\[0\] in \[0, \d+\], but got (\d{16,})")
 
 _DOUBLE, _INT32, _INT64 = tf.float64, tf.int32, tf.int64
@@ -134,7 +137,11 @@ class Checks(Generic[Tensor]):
     def of(
         self, op: str, operands: Sequence[Tensor], dtypes: Sequence[tf.DType], attributes: Mapping[str, Any]
     ) -> Iterator[tuple[int, Tensor]]:
-        """The operands of an operation that are checked, by index, and what stands in their place."""
+        """Yields the position of each operand that is checked, and the checked operand that stands in its place.
+
+        Args:
+            op: an operation of `CHECKED`.
+        """
         if op in _SHAPED:
             for index, target_shape in _SHAPED[op].items():
                 yield index, self._ensure_shape(operands[index], dtypes[index], target_shape)
@@ -163,7 +170,7 @@ class Checks(Generic[Tensor]):
         return self.make("EnsureShape", [operand], {"T": dtype, "shape": tf.TensorShape(shape)})
 
     def _sizes(self, sizes: Tensor, dtype: tf.DType, rank: int, *, least: int) -> Tensor:
-        """So many sizes, of `least` to `_MAX_SIZE`."""
+        """A vector of `rank` sizes, after a check that each is between `least` and `_MAX_SIZE`."""
         sizes = self._ensure_shape(sizes, dtype, [rank])
         inside = self.make(
             "ClipByValue", [sizes, *(self._constant(n, dtype) for n in (least, _MAX_SIZE))], {"T": dtype}
@@ -175,12 +182,16 @@ class Checks(Generic[Tensor]):
     def _with_pooled_sizes(
         self, images: Tensor, gradient: Tensor, dtype: tf.DType, attributes: Mapping[str, Any]
     ) -> Tensor:
-        """The gradient of pooled images; windows and strides of 1 leave the batch and the channels as they are.
+        """The gradient of pooled images, after a check that its sizes are those that pooling gives.
 
         Args:
-            images: their sizes.
+            images: the sizes of the images, int32 [rank].
+            gradient: of the pooled images.
+            dtype: of the gradient.
+            attributes: of the operation. Windows and strides of 1 leave the batch and the channels as they are.
         """
         windows, strides = attributes["ksize"], attributes["strides"]
+        # Pooled sizes: ceil(size / stride) with the padding SAME, else ceil((size - window + 1) / stride).
         spare = [1] * len(windows) if attributes["padding"] in ("SAME", b"SAME") else windows
         sums = [self._constant([s - w for s, w in zip(strides, spare, strict=True)], _INT32), images]
         starts = self.make("AddV2", sums, {"T": _INT32})
@@ -193,12 +204,12 @@ class Checks(Generic[Tensor]):
         return self.make("Reshape", [flat, shape], {"T": dtype, "Tshape": _INT32})
 
     def _with_rank_of_rows(self, operands: Sequence[Tensor], dtypes: Sequence[tf.DType], updates: int) -> Tensor:
-        """Updates, which have a dimension for each dimension of the rows of indices.
+        """The updates of a scatter, after a check that they have an axis for each axis of the indices but the last.
 
         The optimiser removes a Reshape to the shape that it infers, so the updates go through a Slice.
 
         Args:
-            updates: number of the operand; the indices stand before it.
+            updates: position of the updates; the indices stand before them.
         """
         tensor, dtype = operands[updates], dtypes[updates]
         rank = self.make("Rank", [operands[updates - 1]], {"T": dtypes[updates - 1]})
@@ -209,7 +220,10 @@ class Checks(Generic[Tensor]):
         return self.make("Reshape", [flat, shape], {"T": dtype, "Tshape": _INT32})
 
     def _check_table_rows(self, operands: Sequence[Tensor], dtypes: Sequence[tf.DType]) -> Tensor:
-        """Indices of a table; a table without rows takes none: TensorFlow divides by the number of its rows."""
+        """The indices (operand 1) of a table, after a check that a table without rows gets none.
+
+        TensorFlow divides by the number of rows.
+        """
         table, indices = operands[:2]
         shape = self.make("VariableShape", [table], {"out_type": _INT64})
         rows = self.make(
@@ -226,7 +240,7 @@ class Checks(Generic[Tensor]):
         return self.make("Reshape", [flat, back], {"T": dtypes[1], "Tshape": _INT64})
 
     def _check_size(self, op: str, index: int, operands: Sequence[Tensor], dtypes: Sequence[tf.DType]) -> Tensor:
-        """An operand that asks for at most `MAX_ELEMENTS`."""
+        """The size operand, at a position, after a check that it asks for at most as many elements as are allowed."""
         operand, dtype = operands[index], dtypes[index]
         total = self._elements(op, index, operands, dtypes)
         fits = self.make("LessEqual", [total, self._constant(_limit(op), _DOUBLE)], {"T": _DOUBLE})
@@ -238,7 +252,11 @@ class Checks(Generic[Tensor]):
         return self.make("Reshape", [flat, back], {"T": dtype, "Tshape": _INT32})
 
     def _elements(self, op: str, index: int, operands: Sequence[Tensor], dtypes: Sequence[tf.DType]) -> Tensor:
-        """The number of elements that an operation makes, as a float64; 0 counts as 1."""
+        """The number of elements that an operation makes, as a float64; 0 counts as 1.
+
+        Args:
+            index: position of the size operand.
+        """
         doubles = [self._double(operands[index], dtypes[index])]
         if op == "Range":
             start, limit, step = (self._double(o, t) for o, t in zip(operands, dtypes, strict=True))
@@ -277,17 +295,20 @@ class Checks(Generic[Tensor]):
         return products[0] if len(products) == 1 else self.make("Mul", products, {"T": _DOUBLE})
 
     def _where(self, fits: Tensor, vector: Tensor, dtype: tf.DType, requested_size: Tensor) -> Tensor:
-        """The vector; where it does not fit, TensorFlow raises an error that names the size wanted."""
+        """The vector if `fits` holds; else Slice raises an error that names `requested_size`, int64 [1]."""
         size = self.make("SelectV2", [fits, self._constant([-1], _INT64), requested_size], {"T": _INT64})
         return self.make("Slice", [vector, self._constant([0], _INT64), size], {"T": dtype, "Index": _INT64})
 
     def _double(self, operand: Tensor, dtype: tf.DType) -> Tensor:
+        """The operand as a vector of float64, which holds products of sizes that int64 does not."""
         return self._flat(self.make("Cast", [operand], {"SrcT": dtype, "DstT": _DOUBLE}), _DOUBLE)
 
     def _shape(self, operand: Tensor, dtype: tf.DType) -> Tensor:
+        """The shape of an operand as a vector of float64."""
         return self._double(self.make("Shape", [operand], {"T": dtype, "out_type": _INT64}), _INT64)
 
     def _over(self, reduction: str, vector: Tensor) -> Tensor:
+        """The scalar to which an operation such as `Max` reduces a vector of float64."""
         return self.make(reduction, [vector, self._constant([0], _INT32)], {"T": _DOUBLE, "Tidx": _INT32})
 
     def _add(self, scalar: Tensor, vector: Tensor) -> Tensor:

@@ -17,17 +17,18 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
 from fedcore.context_values import set_inside
-from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.constant_values import static_value
 from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.op_signature import signature
 from fedcore.graphs.graphdef.form.canonical_form import Nodes, canonical_functions, first_result
+from fedcore.graphs.graphdef.form.node_definitions import attributes_of
 from fedcore.graphs.graphdef.form.operand_checks import CHECKED, MAX_ELEMENTS, RANKED, SIZE_OPERANDS, Checks
 
 # A size that is a shape, or that these operations compute from one shape and a few small constants, needs no check.
 _SELECTIONS = ("Identity", "Pack", "ConcatV2", "StridedSlice", "Slice", "Cast", "Squeeze", "ExpandDims", "Reshape")
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 _MAX_SELECTIONS = 32  # operations between a size and the shape from which it is computed
-_SMALL = 2**16
+_SMALL = 2**16  # the product of the constants among a shape's selections
 
 _tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("tracing", default=False)
 
@@ -93,11 +94,17 @@ def guarded_operands(op: str, tensors: Sequence, attributes: Mapping[str, Any], 
 
 
 def _guard_function(function: function_pb2.FunctionDef) -> int:
+    """Adds the checks to a function; returns the number of operations added."""
     return _guard(function.node_def, in_function=True, used_names={a.name for a in function.signature.input_arg})
 
 
 def _guard(nodes: Nodes, *, in_function: bool, used_names: set[str]) -> int:
-    """Adds the checks to a body; returns the number of operations added."""
+    """Adds the checks to a body; returns the number of operations added.
+
+    Args:
+        in_function: whether it is the body of a function, where tensors have other names than in a graph.
+        used_names: names of the body's arguments.
+    """
     if not any(node.op in CHECKED for node in nodes):
         return 0
     by_name = {n.name: n for n in nodes}
@@ -107,29 +114,12 @@ def _guard(nodes: Nodes, *, in_function: bool, used_names: set[str]) -> int:
         if node.op not in CHECKED or _needs_no_check(node.op, data, lambda name: _node_source(name, by_name)):
             continue
         added.controls = node.input[len(data) :]
-        for index, source in Checks(added.make).of(node.op, data, _dtypes(node), _windows(node)):
+        declared, attributes = signature(node.op), attributes_of(node)
+        dtypes = [t for operand in declared.operands for t in operand.dtypes({**declared.default_types, **attributes})]
+        for index, source in Checks(added.make).of(node.op, data, dtypes, attributes):
             node.input[index] = source
     nodes.extend(added.nodes)
     return len(added.nodes)
-
-
-def _dtypes(node: node_def_pb2.NodeDef) -> list[tf.DType]:
-    """The dtype of each operand."""
-    declared = private_api.op_definition(node.op)
-    values = {a.name: a.default_value for a in declared.attr} | dict(node.attr)
-    dtypes: list[tf.DType] = []
-    for argument in declared.input_arg:
-        if argument.type_list_attr:
-            dtypes += map(tf.as_dtype, values[argument.type_list_attr].list.type)
-            continue
-        dtype = tf.as_dtype(values[argument.type_attr].type if argument.type_attr else argument.type)
-        dtypes += [dtype] * (values[argument.number_attr].i if argument.number_attr else 1)
-    return dtypes
-
-
-def _windows(node: node_def_pb2.NodeDef) -> dict[str, list[int] | bytes]:
-    """The attributes that are lists of numbers, or texts."""
-    return {name: list(value.list.i) if value.HasField("list") else value.s for name, value in node.attr.items()}
 
 
 class _Source(NamedTuple):
@@ -179,10 +169,15 @@ def _needs_no_check(op: str, operands: Sequence, source: Callable[[Any], _Source
 
 
 def _is_small(size: Any, source: Callable[[Any], _Source | None]) -> bool:
-    """Whether a size is a constant that is not too large, or is selected from one shape and small constants."""
-    first = source(size)
-    if first is not None and first.value is not None:
-        return _product(first.value) <= MAX_ELEMENTS
+    """Whether a size is a constant that is not too large, or is selected from one shape and small constants.
+
+    Args:
+        size: an operand.
+        source: as for `_needs_no_check`.
+    """
+    size_source = source(size)
+    if size_source is not None and size_source.value is not None:
+        return _product(size_source.value) <= MAX_ELEMENTS
     waiting, shapes, product = [size], 0, 1.0
     for _ in range(_MAX_SELECTIONS):
         if not waiting:

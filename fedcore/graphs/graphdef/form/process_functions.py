@@ -12,12 +12,14 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
 
 _defined: set[str] = set()
-"""Names whose definition in the process is known to equal the library's."""
+"""Names of functions that `define` has defined, or compared with the definition in the process."""
 
 
-def _same_function(have: function_pb2.FunctionDef, want: function_pb2.FunctionDef) -> bool:
-    have.ClearField("attr")  # TensorFlow adds an attribute with the place of the definition
-    return have == want
+def _equals_definition(name: str, function: function_pb2.FunctionDef) -> bool:
+    """Whether the process has this function under the name."""
+    defined = private_api.defined_function(name)
+    defined.ClearField("attr")  # TensorFlow adds an attribute with the place of the definition
+    return defined == function
 
 
 def define(functions: Iterable[function_pb2.FunctionDef]) -> None:
@@ -34,7 +36,7 @@ def define(functions: Iterable[function_pb2.FunctionDef]) -> None:
     for function in functions:
         name = function.signature.name
         if private_api.is_defined(name):
-            if name not in _defined and not _same_function(private_api.defined_function(name), function):
+            if name not in _defined and not _equals_definition(name, function):
                 raise FedcoreError(f"TensorFlow has another function under the name {name}")
             _defined.add(name)
             continue

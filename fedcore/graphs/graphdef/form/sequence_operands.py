@@ -43,6 +43,8 @@ class ElementAccess:
 
     Args:
         number: the position of the sequence among the graph's sequences.
+        type: of an element.
+        specs: of the leaves of an element.
     """
 
     handle: tf.Tensor
@@ -68,11 +70,13 @@ class ElementAccess:
         feed = {"handle:0": current.capture(self.handle), "index:0": current.capture(tf.cast(index, tf.int64))}
         elements = [f"draw:{i}" for i in range(len(self.specs))]
         leaves = tf.graph_util.import_graph_def(graph_def, input_map=feed, return_elements=elements, name="draw")
-        return unflatten([_as(t, s) for t, s in zip(leaves, self.specs, strict=True)], self.type)
+        return unflatten([_element_leaf(t, s) for t, s in zip(leaves, self.specs, strict=True)], self.type)
 
 
-def _as(tensor: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
-    """Sets the shape, which a call does not have, and stops gradients, which would differentiate the call."""
+def _element_leaf(tensor: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+    """A result of an access function with its static shape, which a call does not tell; gradients, which would
+    differentiate the call, stop at it.
+    """
     tensor = tf.ensure_shape(tensor, spec.shape)
     return tf.stop_gradient(tensor) if tensor.dtype.is_floating else tensor
 
@@ -120,13 +124,17 @@ def operand(sequence: IndexedSequence) -> Operand:
 
 
 def _unpack_from_handle(function: function_pb2.FunctionDef, tensors: list[tf.Tensor]) -> None:
-    """Rewrites the function `(index, *captured)` to `(handle, index)`, which unpacks the captured tensors."""
+    """Rewrites the function `(index, *captured)` to `(handle, index)`, which unpacks the captured tensors.
+
+    Args:
+        tensors: the captured ones.
+    """
     index, *captured = function.signature.input_arg
     names = {arg.name: f"fedcore_held:components:{i}" for i, arg in enumerate(captured)}
-    first = index.name
+    index_name = index.name  # read before its protobuf is deleted
     del function.signature.input_arg[:]
     function.signature.input_arg.add(name="fedcore_handle", type=types_pb2.DT_VARIANT)
-    function.signature.input_arg.add(name=first, type=types_pb2.DT_INT64)
+    function.signature.input_arg.add(name=index_name, type=types_pb2.DT_INT64)
     function.arg_attr.clear()
     for node in function.node_def:
         for i, name in enumerate(node.input):
@@ -163,6 +171,7 @@ def is_element_access(name: str) -> bool:
 
 
 def _rename(nodes: Iterable[node_def_pb2.NodeDef], names: dict[str, str]) -> None:
+    """Renames functions where nodes name them: as their operations, or in attributes."""
     for node in nodes:
         node.op = names.get(node.op, node.op)
         for value in node.attr.values():
@@ -171,6 +180,7 @@ def _rename(nodes: Iterable[node_def_pb2.NodeDef], names: dict[str, str]) -> Non
 
 
 def sequence_specs(type_: SequenceType, spec: Callable[[TensorType], tf.TensorSpec]) -> tuple[tf.TensorSpec, ...]:
+    """The specs of the leaves of a sequence's elements; `spec` makes that of a leaf."""
     return tuple(spec(t) for t in tensor_leaves(type_.element))
 
 
@@ -186,7 +196,12 @@ def to_tensor_lists(elements: list, specs: tuple[tf.TensorSpec, ...]) -> tuple[t
 
 
 def from_tensor_lists(handle: tf.Tensor, type_: Type, specs: tuple[tf.TensorSpec, ...]) -> Callable:
-    """index -> element, inside a graph, of a handle from `to_tensor_lists`."""
+    """index -> element, inside a graph, of a handle from `to_tensor_lists`.
+
+    Args:
+        type_: of an element.
+        specs: of the leaves of an element.
+    """
 
     def element(index: tf.Tensor) -> Nested:
         columns = tf.raw_ops.OptionalGetValue(
@@ -196,7 +211,7 @@ def from_tensor_lists(handle: tf.Tensor, type_: Type, specs: tuple[tf.TensorSpec
         )
         leaves = [
             tf.raw_ops.TensorListGetItem(
-                input_handle=c, index=tf.cast(index, tf.int32), element_shape=_shape(s), element_dtype=s.dtype
+                input_handle=c, index=tf.cast(index, tf.int32), element_shape=_sizes(s), element_dtype=s.dtype
             )
             for c, s in zip(columns, specs, strict=False)
         ]
@@ -205,7 +220,8 @@ def from_tensor_lists(handle: tf.Tensor, type_: Type, specs: tuple[tf.TensorSpec
     return element
 
 
-def _shape(spec: tf.TensorSpec) -> int | list[int]:
+def _sizes(spec: tf.TensorSpec) -> int | list[int]:
+    """A static shape as an operand of operations on TensorLists: -1 for an unknown size, or for an unknown rank."""
     return -1 if spec.shape.rank is None else [-1 if n is None else n for n in spec.shape.as_list()]
 
 

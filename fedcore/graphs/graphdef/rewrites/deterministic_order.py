@@ -10,6 +10,7 @@ so do the iterations of a loop that has some.
 Decision 0329.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2, types_pb2
@@ -20,9 +21,12 @@ from fedcore.graphs.graphdef.form.function_calls import LOOPS, callees, function
 
 
 def with_deterministic_order(data: bytes) -> bytes:
-    """The bytes of a validated graph with that order; the same object if it needs none.
+    """The bytes of a graph whose sums and operations on variables have one order; the same object if they have it.
 
     Sums of lists of tensors (variants) stay: their kernel takes no buffer.
+
+    Args:
+        data: the bytes of a validated graph.
     """
     graph_def = graph_pb2.GraphDef.FromString(data)
     functions = graph_def.library.function
@@ -39,9 +43,13 @@ def with_deterministic_order(data: bytes) -> bytes:
 
 
 def _order_stateful(nodes: Nodes, has_state: Callable[[node_def_pb2.NodeDef], bool]) -> bool:
-    """Has each stateful operation of a body wait for the one before, and returns whether there are any."""
+    """Makes each stateful operation of a body wait for the one before it; returns whether the body has any.
+
+    Args:
+        has_state: whether a node is stateful, or calls a function with a stateful node.
+    """
     ordered = [node for node in nodes if has_state(node)]
-    for node, previous in zip(ordered[1:], ordered, strict=False):
+    for previous, node in itertools.pairwise(ordered):
         if f"^{previous.name}" not in node.input:
             node.input.append(f"^{previous.name}")
     for node in ordered:
@@ -51,7 +59,7 @@ def _order_stateful(nodes: Nodes, has_state: Callable[[node_def_pb2.NodeDef], bo
 
 
 def _order_sums(nodes: Nodes, function: function_pb2.FunctionDef | None) -> bool:
-    """Rewrites the sums of a body, and returns whether there are any.
+    """Replaces each AddN of a body by additions in the order of its operands; returns whether the body has any.
 
     Args:
         function: whose body it is; None: the graph's own.
@@ -67,7 +75,7 @@ def _order_sums(nodes: Nodes, function: function_pb2.FunctionDef | None) -> bool
     del nodes[:]
     nodes.extend(copies)
     if function is not None:
-        renamed = {f"{name}:sum:0": f"{name}:z:0" for name in sums}
+        renamed = {f"{name}:sum:0": f"{name}:z:0" for name in sums}  # the results of AddN and of AddV2
         for node in nodes:
             node.input[:] = [renamed.get(name, name) for name in node.input]
         for result, name in function.ret.items():
@@ -81,7 +89,8 @@ def _additions(
     """The additions in the place of an AddN; the last one has its name.
 
     Args:
-        names: of the body; gets those of the others.
+        names: all names of the body; gets those of the other additions.
+        function: whose body it is, as for `_order_sums`.
     """
     terms = [name for name in node.input if not name.startswith("^")]
     controls, total = node.input[len(terms) :], terms[0]

@@ -1,7 +1,7 @@
 """Grappler, TensorFlow's graph optimiser: applied to one canonical graph, and its settings for functions."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
@@ -30,30 +30,41 @@ def optimised_graph(graph: Graph, data: bytes) -> bytes | None:
     graph_def = with_content_names(graph_pb2.GraphDef.FromString(data))
     arguments = [f"arg{i}" for i in range(len(tensor_leaves(graph.type.parameter)))]
     seed = "seed" if graph.attributes.get("seeded") else None
-    inputs = [*arguments, *([seed] if seed else [])]
-    returned = {n.name: n.attr["T"].type for n in graph_def.node if n.name.startswith("ret")}  # dtypes
-    results = [f"ret{i}" for i in range(len(tensor_leaves(graph.type.result)))]
+    dtypes = {n.name: n.attr["T"].type for n in graph_def.node if n.name.startswith("ret")}
+    results = {f"ret{i}": dtypes[f"ret{i}"] for i in range(len(tensor_leaves(graph.type.result)))}
     if not results:
         return None
     meta = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
-    meta.collection_def["train_op"].node_list.value.extend([*results, *inputs])  # nodes that remain
+    wanted_nodes = [*results, *arguments, *([seed] if seed else [])]
+    meta.collection_def["train_op"].node_list.value.extend(wanted_nodes)
     try:
         optimised = private_api.optimize_graph(
             _config(arithmetic=not sums_explode(graph, data), folding=guard_graph(graph_def) is graph_def), meta
         )
     except Exception:  # Grappler refuses some valid graphs: no devices, unknown operations
         return None
-    remaining = {n.name for n in optimised.node}
-    if not remaining.issuperset([*results, *inputs]):
-        return None
-    sources = {n.name: n.input[0] for n in optimised.node if n.name in returned and n.op == "Identity"}
-    if set(sources) != set(results):
+    return _canonical_or_none(optimised, arguments, results, seed)
+
+
+def _canonical_or_none(
+    optimised: graph_pb2.GraphDef, arguments: list[str], results: Mapping[str, int], seed: str | None
+) -> bytes | None:
+    """The canonical bytes of an optimised graph; None if an input, or the Identity of a result, is gone.
+
+    Args:
+        arguments: names of placeholders.
+        results: name of the Identity of each result -> dtype.
+        seed: name of its placeholder, if the graph has one.
+    """
+    inputs = {*arguments, *([seed] if seed else [])}
+    sources = {n.name: n.input[0] for n in optimised.node if n.name in results and n.op == "Identity"}
+    if not inputs <= {n.name for n in optimised.node} or sources.keys() != results.keys():
         return None
     for node in optimised.node:  # a folded constant has a control dependency on its argument, which is always there
-        controls = [i for i in node.input if i.removeprefix("^") in inputs and i.startswith("^")]
+        controls = [i for i in node.input if i.startswith("^") and i.removeprefix("^") in inputs]
         for name in controls:
             node.input.remove(name)
-    return canonical_graph(optimised, arguments, [(sources[r], returned[r]) for r in results], [], seed)
+    return canonical_graph(optimised, arguments, [(sources[r], dtype) for r, dtype in results.items()], [], seed)
 
 
 @contextlib.contextmanager

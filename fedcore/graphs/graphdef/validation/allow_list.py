@@ -16,9 +16,9 @@ from fedcore.graphs.graphdef.validation.graph_validation import parse_graph
 from fedcore.graphs.graphdef.validation.variable_dtypes import wrong_handles
 from fedcore.ir.module import Module
 
-_SHOWN = 20
-_NAMELESS = (b"", ANONYMOUS)  # TensorFlow makes a new variable in every call: see `with_content_names`
-_MOST_BUFFERED = 1 << 20
+_SHOWN = 20  # lines of an error message
+_NAMELESS = (b"", ANONYMOUS)  # for these, `with_content_names` makes the variable a new one in every call
+_MOST_BUFFERED = 1 << 20  # elements of a batch
 _BUFFERED = ("BatchDatasetV2", "PaddedBatchDatasetV2")  # TensorFlow reserves memory of the size that they name
 _LOCAL_DEVICE = re.compile(r"(/device:)?(CPU|GPU):[0-9]+|", re.IGNORECASE)
 
@@ -52,19 +52,26 @@ def check_graphs(module: Module, *, trusted: bool, advice: str = "load it with t
 
 
 def _refusals(graph_def: graph_pb2.GraphDef) -> Iterator[str]:
+    """Yields a message for each node of a validated graph that an untrusted file may not hold."""
     functions = {f.signature.name for f in graph_def.library.function}
     bodies = [(f"the function {f.signature.name}", f.node_def) for f in graph_def.library.function]
     for where, nodes in [("the graph", graph_def.node), *bodies]:
         constants = {node.name: node for node in nodes if node.op == "Const"}
         for node in nodes:
-            yield from _node_refused(where, node, functions)
+            yield from _node_refusals(where, node, functions)
             if node.op in _BUFFERED and not _is_small(constants.get(node.input[1].removesuffix(":output:0"))):
                 yield f"{node.op} at {node.name!r} in {where}: its size is no constant of at most {_MOST_BUFFERED}"
             for problem in wrong_attributes(node, constants):
                 yield f"{node.op} at {node.name!r} in {where}: {problem}"
 
 
-def _node_refused(where: str, node: node_def_pb2.NodeDef, functions: set[str]) -> Iterator[str]:
+def _node_refusals(where: str, node: node_def_pb2.NodeDef, functions: set[str]) -> Iterator[str]:
+    """Yields the messages for a node's operation, device and name of a variable.
+
+    Args:
+        where: the body of the node, for messages.
+        functions: names of the library's functions, which nodes may have as operations.
+    """
     why = None if node.op in functions else why_refused(node.op)
     if why is not None:
         yield f"{node.op} at {node.name!r} in {where}: it {why}"
@@ -77,4 +84,5 @@ def _node_refused(where: str, node: node_def_pb2.NodeDef, functions: set[str]) -
 
 
 def _is_small(constant: node_def_pb2.NodeDef | None) -> bool:
+    """Whether the size of a batch is a constant of at most `_MOST_BUFFERED`; None: it is no constant."""
     return constant is not None and tf.make_ndarray(constant.attr["value"].tensor).max(initial=0) <= _MOST_BUFFERED

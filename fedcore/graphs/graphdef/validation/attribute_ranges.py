@@ -11,13 +11,13 @@ MAX_STEP = 2**24  # of a window or a filter: kernels count entries in 32 bits
 MAX_WIDTH = 2**16  # of a number as text
 _MAX_RANK = 254
 _WINDOWS = ("strides", "dilations", "ksize", "rates", "ksizes")
-_CONDITIONS = frozenset(
+_CONDITIONS = frozenset(  # dtypes
     (
         *(types_pb2.DT_BOOL, types_pb2.DT_STRING, types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE, types_pb2.DT_UINT8),
         *(types_pb2.DT_INT8, types_pb2.DT_INT16, types_pb2.DT_INT32, types_pb2.DT_INT64),
     )
 )
-# Operands that must be constants: index -> (rank, name).
+# Operands that must be constants. By operation: position of the operand -> (rank, name).
 _CONSTANTS: Mapping[str, Mapping[int, tuple[int, str]]] = {
     "GatherV2": {2: (0, "axis")},  # where it has batch_dims
     "SplitV": {1: (1, "size_splits"), 2: (0, "axis")},
@@ -62,7 +62,7 @@ def wrong_attributes(node: node_def_pb2.NodeDef, constants: Mapping[str, node_de
 
 
 def _rank(op: str) -> int | None:
-    """Entries of the windows of an operation that does not count them."""
+    """Entries that each of an operation's windows must have, of operations that do not check it; None for others."""
     if op.startswith(("Conv3D", "AvgPool3DGrad")):
         return 5
     return 4 if op.startswith(("Conv2D", "DepthwiseConv2d", "AvgPoolGrad")) else None

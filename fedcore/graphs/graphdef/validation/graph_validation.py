@@ -24,7 +24,7 @@ from tensorflow.core.framework import (
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
-from fedcore.graphs.graphdef.form.canonical_form import PRIVATE_ATTRIBUTES
+from fedcore.graphs.graphdef.form.canonical_form import PRIVATE_ATTRIBUTES, node_of
 from fedcore.graphs.graphdef.form.function_calls import LOOPS
 from fedcore.graphs.graphdef.form.sequence_operands import (
     ACCESS_PREFIX,
@@ -41,7 +41,7 @@ MAX_NODES = 2_000_000  # a function's nodes count once for each call
 MAX_CALL_DEPTH = 100
 LEAST_PRODUCER = 1000  # version of graphs of 2022; an older one gives operations other meanings
 
-_VALUES = {
+_VALUES = {  # kind of an attribute -> the field of its AttrValue
     "string": "s",
     "int": "i",
     "float": "f",
@@ -86,7 +86,7 @@ def parse_graph(graph: Graph, data: bytes) -> graph_pb2.GraphDef:
 
 @attrs.frozen
 class _Signature:
-    """The dtypes of the inputs and outputs of an operation or a function.
+    """The dtypes of the inputs and outputs of an operation or a function, as numbers of TensorFlow's DataType.
 
     Args:
         named: the dtypes of the outputs by output name, as tensors are named in a function's body.
@@ -111,6 +111,11 @@ class _Validator:
         self.signatures: dict[str, _Signature] = {}
 
     def check(self, graph: Graph) -> None:
+        """Checks the library, and the graph's nodes against the type of `graph`.
+
+        Raises:
+            _Malformed: at the first violation. So do all checks below.
+        """
         library, versions = self.graph_def.library, self.graph_def.versions
         if versions.producer < LEAST_PRODUCER or versions.min_consumer or versions.bad_consumers:
             raise _Malformed(f"its operations are those of another version of graphs, {versions.producer}")
@@ -134,7 +139,7 @@ class _Validator:
         depth: dict[str, int] = {}
         for name in self.functions:
             stack: list[tuple[str, bool]] = [(name, False)]
-            open_: set[str] = set()
+            open_: set[str] = set()  # functions whose calls are being followed: a call of one closes a cycle
             while stack:
                 current, ready = stack.pop()
                 nodes = self.functions[current].node_def
@@ -160,6 +165,11 @@ class _Validator:
         _limit(len(self.graph_def.node) + sum(size[c] for c in called), 0, "the graph")
 
     def _callees(self, where: str, nodes: Iterable[node_def_pb2.NodeDef]) -> Iterator[str]:
+        """Yields the function of each call in a body; checks that the library has it.
+
+        Args:
+            where: the body, for messages.
+        """
         for node in nodes:
             if node.op in self.functions:
                 yield node.op
@@ -174,6 +184,7 @@ class _Validator:
                     yield func.name
 
     def _check_main(self, graph: Graph) -> None:
+        """Checks the graph's own nodes, and that its arguments and results are those of its type."""
         types = self._check_nodes("the graph", self.graph_def.node, {}, in_function=False)
         dtypes = [s.dtype.as_datatype_enum for s in operand_specs(graph.type.parameter)]
         arguments = {f"arg{i}": dtype for i, dtype in enumerate(dtypes)}
@@ -195,6 +206,7 @@ class _Validator:
                 raise _Malformed(f"{node.name!r} has the name of an argument or a result, and is none")
 
     def _check_function(self, name: str, function: function_pb2.FunctionDef) -> None:
+        """Checks the nodes of a function, and that it returns what its signature says."""
         where = f"the function {name!r}"
         signature = self.signatures[name]
         arguments = dict(zip((a.name for a in function.signature.input_arg), signature.inputs, strict=True))
@@ -213,7 +225,11 @@ class _Validator:
     def _check_nodes(
         self, where: str, nodes: Sequence[node_def_pb2.NodeDef], arguments: Mapping[str, int], *, in_function: bool
     ) -> dict:
-        """Checks the nodes of a body; returns the dtype of every tensor by its `_key`."""
+        """Checks the nodes of a body; returns the dtype of every tensor by its `_key`.
+
+        Args:
+            arguments: name of an argument -> dtype.
+        """
         by_name = {n.name: n for n in nodes}
         if len(by_name) < len(nodes) or by_name.keys() & arguments.keys():
             raise _Malformed(f"{where} has two nodes of one name")
@@ -278,6 +294,7 @@ class _Validator:
                 self._match(at, func.name, takes, gives)
 
     def _match(self, at: str, name: str, takes: tuple[int, ...], gives: tuple[int, ...] | None) -> None:
+        """Checks that a function takes and returns tensors of these dtypes; `gives` is None where any are allowed."""
         signature = self.signatures[name]
         if signature.inputs != takes or gives not in (None, signature.outputs):
             raise _Malformed(f"{at}: the function {name!r} takes or returns other types")
@@ -296,6 +313,7 @@ def _element_accesses(graph: Graph) -> dict[str, _Signature]:
 
 
 def _limit(size: int, depth: int, where: str) -> None:
+    """Checks the number of nodes of a body with all that it calls, and how deep its calls nest."""
     if size > MAX_NODES:
         raise _Malformed(f"with all it calls, {where!r} has more than {MAX_NODES} nodes")
     if depth > MAX_CALL_DEPTH:
@@ -303,6 +321,7 @@ def _limit(size: int, depth: int, where: str) -> None:
 
 
 def _function_signature(function: function_pb2.FunctionDef) -> _Signature:
+    """The signature of a library function; checks that its dtypes are fixed and its results have different names."""
     signature = function.signature
     args = [*signature.input_arg, *signature.output_arg]
     if signature.attr or any(a.type_attr or a.number_attr or a.type_list_attr or a.is_ref for a in args):
@@ -316,7 +335,11 @@ def _function_signature(function: function_pb2.FunctionDef) -> _Signature:
 
 
 def _attributes(at: str, declared: op_def_pb2.OpDef, node: node_def_pb2.NodeDef) -> dict:
-    """The values of the declared attributes, with defaults where the node has none."""
+    """The AttrValues of the declared attributes, with defaults where the node has none.
+
+    Args:
+        at: the node, for messages.
+    """
     values = {}
     declared_names = {a.name for a in declared.attr}
     for key in node.attr:
@@ -342,14 +365,12 @@ def _attributes(at: str, declared: op_def_pb2.OpDef, node: node_def_pb2.NodeDef)
 
 
 def _conforms(value: attr_value_pb2.AttrValue, attr: op_def_pb2.OpDef.AttrDef) -> bool:
+    """Whether an attribute is of the declared kind, not less than the minimum, and one of the allowed values."""
     which = value.WhichOneof("value")
     kind = attr.type
     if kind.startswith("list("):
         field = _VALUES[kind[5:-1]]
-        if which != "list":
-            return False
-        # An empty list has no kind.
-        if any(f.name != field for f, _ in value.list.ListFields()):
+        if which != "list" or any(f.name != field for f, _ in value.list.ListFields()):  # an empty list has no fields
             return False
         items = list(getattr(value.list, field))
         if attr.has_minimum and len(items) < attr.minimum:
@@ -363,6 +384,7 @@ def _conforms(value: attr_value_pb2.AttrValue, attr: op_def_pb2.OpDef.AttrDef) -
             return False
     allowed = attr.allowed_values.list
     if field == "type":
+        # From 100 on, they are references (DT_FLOAT_REF), which functions cannot pass.
         return all(t in _DTYPES and t < 100 and (not allowed.type or t in allowed.type) for t in items)
     if field == "s":
         return all(not allowed.s or s in allowed.s for s in items)
@@ -374,6 +396,7 @@ def _conforms(value: attr_value_pb2.AttrValue, attr: op_def_pb2.OpDef.AttrDef) -
 
 
 def _is_shape(shape: tensor_shape_pb2.TensorShapeProto) -> bool:
+    """Whether TensorFlow can hold a shape: at most 254 axes, sizes from -1 (unknown) on, and a product below 2**62."""
     if shape.unknown_rank:
         return not shape.dim
     if len(shape.dim) > 254 or any(d.size < -1 for d in shape.dim):
@@ -382,6 +405,12 @@ def _is_shape(shape: tensor_shape_pb2.TensorShapeProto) -> bool:
 
 
 def _dtypes(at: str, arg: op_def_pb2.OpDef.ArgDef, values: Mapping) -> tuple[int, ...]:
+    """The dtypes of the tensors of an input or output, which may be a list.
+
+    Args:
+        at: the node, for messages.
+        values: the AttrValues of the node's attributes.
+    """
     if arg.type_list_attr:
         return tuple(values[arg.type_list_attr].list.type)
     dtype = values[arg.type_attr].type if arg.type_attr else arg.type
@@ -400,7 +429,7 @@ def _check_constant(at: str, node: node_def_pb2.NodeDef) -> None:
         raise _Malformed(f"{at}: its value is of another type")
 
 
-_FIELDS = {
+_FIELDS = {  # dtype -> the field of a TensorProto with its numbers
     types_pb2.DT_FLOAT: "float_val",
     types_pb2.DT_DOUBLE: "double_val",
     types_pb2.DT_STRING: "string_val",
@@ -416,7 +445,7 @@ _FIELDS = {
         (types_pb2.DT_INT32, types_pb2.DT_INT16, types_pb2.DT_INT8, types_pb2.DT_UINT16, types_pb2.DT_UINT8), "int_val"
     ),
 }
-_SIZES = {
+_SIZES = {  # dtype -> bytes of an element; of a text at least
     **dict.fromkeys((types_pb2.DT_BOOL, types_pb2.DT_INT8, types_pb2.DT_UINT8), 1),
     **dict.fromkeys((types_pb2.DT_INT16, types_pb2.DT_UINT16, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16), 2),
     **dict.fromkeys((types_pb2.DT_INT32, types_pb2.DT_UINT32, types_pb2.DT_FLOAT, types_pb2.DT_STRING), 4),
@@ -426,6 +455,7 @@ _SIZES = {
 
 
 def _tensor_problem(tensor: tensor_pb2.TensorProto) -> str | None:
+    """The rule that a constant violates, as the end of a message; None if it violates none."""
     if tensor.dtype not in _FIELDS:
         return f"a graph may not hold a constant of type {tensor.dtype}"
     shape = tensor.tensor_shape
@@ -474,6 +504,13 @@ def _check_inputs(
     names: Collection[str],
     in_function: bool,
 ) -> None:
+    """Checks that a node's inputs exist and have the dtypes of its signature, control inputs behind data inputs.
+
+    Args:
+        at: the node, for messages.
+        types: the dtype of every tensor of the body by its `_key`.
+        names: of the body's nodes and arguments.
+    """
     data = [i for i in node.input if not i.startswith("^")]
     if any(i.startswith("^") for i in node.input[: len(data)]):
         raise _Malformed(f"{at}: a control input precedes a data input")
@@ -490,12 +527,12 @@ def _check_inputs(
             raise _Malformed(f"{at}: its input {source!r} is of another type")
 
 
-def _check_order(where: str, nodes: Sequence, by_name: Mapping) -> None:
+def _check_order(where: str, nodes: Sequence[node_def_pb2.NodeDef], by_name: Mapping) -> None:
     """Checks that the nodes form no cycle (Kahn's algorithm)."""
-    waiting = {}
+    waiting = {}  # node -> number of its sources that have not been sorted
     users = collections.defaultdict(list)
     for node in nodes:
-        sources = {i.lstrip("^").split(":")[0] for i in node.input} & by_name.keys()
+        sources = set(map(node_of, node.input)) & by_name.keys()
         waiting[node.name] = len(sources)
         for source in sources:
             users[source].append(node.name)

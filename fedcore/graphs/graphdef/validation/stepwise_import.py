@@ -6,6 +6,7 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2, node_def_pb2, op_def_pb2, versions_pb2
 
 from fedcore.errors import FedcoreError
+from fedcore.graphs.graphdef.form.canonical_form import inputs_first
 from fedcore.graphs.graphdef.form.sequence_operands import operand_specs
 from fedcore.graphs.graphdef.validation.graph_validation import parse_graph
 from fedcore.ir.module import Graph
@@ -55,7 +56,8 @@ def _import_body(
         tf.graph_util.import_graph_def(tf.compat.v1.GraphDef(library=library, versions=versions), name="")
         for name, spec in arguments.items():
             tensors[name] = tensors[f"{name}:0"] = tf.compat.v1.placeholder(spec.dtype, spec.shape)
-        for node in _in_order(nodes):
+        by_name = {node.name: node for node in nodes}
+        for node in (by_name[name] for name in inputs_first(by_name, list(by_name), set(arguments))):
             described = f"{node.op} at {node.name!r} in {where}"
             note(described)
             inputs = [tensors[i] for i in node.input if not i.startswith("^")]
@@ -67,11 +69,14 @@ def _import_body(
 
 
 _SCOPE = "operation"
+"""Name of the operations, which TensorFlow makes unique. Those of an untrusted graph may be none that it takes."""
 
 
 def _add_outputs(tensors: dict, name: str, created: tf.Operation) -> None:
-    """Adds the outputs of an operation by name: `node:index` in a graph, `node:output:index` in a function, and the
-    first also `node`."""
+    """Adds the outputs of an operation to `tensors`, by each name that an input can have.
+
+    These are `node:index` in a graph, `node:output:index` in a function, and `node` for the first output.
+    """
     for i, tensor in enumerate(created.outputs):
         tensors[f"{name}:{i}"] = tensor
     if created.outputs:
@@ -85,25 +90,7 @@ def _add_outputs(tensors: dict, name: str, created: tf.Operation) -> None:
 
 
 def _count(output: op_def_pb2.OpDef.ArgDef, created: tf.Operation) -> int:
+    """The number of tensors of an output, which may be a list."""
     if output.number_attr:
         return created.get_attr(output.number_attr)
     return len(created.get_attr(output.type_list_attr)) if output.type_list_attr else 1
-
-
-def _in_order(nodes: Iterable[node_def_pb2.NodeDef]) -> list[node_def_pb2.NodeDef]:
-    """The nodes in topological order."""
-    by_name = {node.name: node for node in nodes}
-    order: dict[str, node_def_pb2.NodeDef] = {}
-    for name in by_name:
-        stack = [(name, False)]
-        while stack:
-            current, ready = stack.pop()
-            if current in order:
-                continue
-            if ready:
-                order[current] = by_name[current]
-                continue
-            stack.append((current, True))
-            read = (i.lstrip("^").split(":")[0] for i in by_name[current].input)
-            stack += [(i, False) for i in read if i in by_name and i not in order]
-    return list(order.values())

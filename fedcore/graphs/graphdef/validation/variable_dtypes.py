@@ -23,13 +23,15 @@ class _Uses:
     """The uses of variables.
 
     Attributes:
-        dtypes: of the variables, by handle; of an argument, in the call that is examined.
+        dtypes: handle -> dtype of its variable. An argument has that of the call that is examined; None if the call
+            passes a value that is no known handle.
     """
 
     captured: CapturedGraph
     dtypes: dict[Value, tf.DType | None] = attrs.field(init=False, factory=dict)
 
     def wrong_in(self, region: Region) -> Iterator[str]:
+        """Yields a message for each wrong use in a region, and in the regions and functions that its nodes run."""
         for node in region.nodes:
             callees = [*node.regions, *self.captured.functions_of(node)]
             if node.op == "VarHandleOp":
@@ -37,10 +39,11 @@ class _Uses:
             elif callees:
                 for callee in callees:
                     yield from self._wrong_in_call(node, callee)
-            elif node.op != "Identity":
+            elif node.op != "Identity":  # `origin` looks through it
                 yield from self._wrong_at(node)
 
     def _wrong_in_call(self, node: Node, callee: Region) -> Iterator[str]:
+        """Yields a message for each wrong use in a region or a function (`callee`) that a node runs on its operands."""
         first = len(node.inputs) - len(callee.arguments)  # an If or a Case takes its index before
         passed = node.inputs[first:] if first >= 0 else ()
         if any(v.dtype == tf.resource for v in node.inputs[: len(node.inputs) - len(passed)]):
@@ -53,6 +56,7 @@ class _Uses:
             yield f"{node.op}: it goes on with variables of other types"
 
     def _wrong_at(self, node: Node) -> Iterator[str]:
+        """Yields a message for each variable that an operation uses as one of another dtype."""
         expected = node.get("dtype") or node.get("T")
         if not isinstance(expected, tf.DType):
             return
