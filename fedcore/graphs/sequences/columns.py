@@ -14,7 +14,7 @@ Decision 0011.
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -81,12 +81,12 @@ class Columns:
         self.groups = groups
         self.ragged = ragged
         self.steps = steps
-        like = tuple([_ANY_SEEDS if step.seeds is not None else step for step in steps])  # seeds may be the data's
-        self.layout, self.draws, is_random, self.is_in_order = _derive(element, groups is not None, ragged, like)
+        key = tuple([_ANY_SEEDS if step.seeds is not None else step for step in steps])  # seeds may be the data's
+        self.layout, self.draws, is_random, self.is_in_order = _derive(element, groups is not None, ragged, key)
         self.is_random = is_random and order is None
         self._given_order = self._order = order
         self._size_bytes: int | None = None
-        self._in_groups: Columns | bool = False  # not known; True: the sequence itself, without a cycle of references
+        self._in_groups: Columns | bool = False  # False: not known yet; True: `self`, without a cycle of references
 
     def __reduce__(self) -> tuple:
         return _columns, (self.element, self.arrays, self.groups, self.ragged, self.steps, self._given_order)
@@ -140,6 +140,7 @@ class Columns:
         return self._in_groups if isinstance(self._in_groups, Columns) else self
 
     def _regroup(self) -> "Columns | None":
+        """The sequence with elements as groups of rows; None if it has none, see `in_groups`."""
         types = tensor_leaves(self.element)
         are_arrays = all(isinstance(a, np.ndarray) for a in self.arrays)
         if not types or self.layout != Layout(self.element) or not are_arrays or not all(t.shape for t in types):
@@ -187,11 +188,13 @@ class Columns:
             return self._order
         if self.is_random:
             return select_rows(self._stored_rows(), self.steps, self._keys(seed, number))
-        own = any(step.kind == "filter" or (step.kind == "shuffle" and step.seeds is None) for step in self.steps)
-        if not own and (self.groups is None or len(self.groups) <= MAX_SHARED_GROUPS):
-            moving = tuple([_ANY_MAP if step.kind == "map" else step for step in self.steps])
+        depends_on_data = any(
+            step.kind == "filter" or (step.kind == "shuffle" and step.seeds is None) for step in self.steps
+        )
+        if not depends_on_data and (self.groups is None or len(self.groups) <= MAX_SHARED_GROUPS):
+            steps = tuple([_ANY_MAP if step.kind == "map" else step for step in self.steps])  # a map changes no order
             groups = None if self.groups is None else self.groups.tobytes()
-            self._order = _order_of_stored(self.row_count, groups, moving)
+            self._order = _order_of_stored(self.row_count, groups, steps)
         else:
             self._order = select_rows(self._stored_rows(), self.steps, self._keys(0, 0))
         return self._order
@@ -210,10 +213,8 @@ class Columns:
         positions = [i for i, step in enumerate(self.steps) if step.draws]
         elements, keys = {i: DrawnElements() for i in positions}, self._keys(seed, number)
         order = select_rows(self._stored_rows(), self.steps, keys, elements)
-        numbers, inputs, reads = {}, {}, order
-        for i in reversed(positions):  # an element is computed if a later map, or the sequence, reads it
-            numbers[i] = np.unique(reads.rows)
-            inputs[i] = reads = elements[i].inputs().select(numbers[i])
+        numbers, inputs = _elements_to_make(elements, order)
+        # `columns` are the elements before step `begin`, and `rows` those of them that the next random map reads.
         columns, begin, rows = self, 0, inputs[positions[0]]
         for i, following in zip(positions, [*positions[1:], None], strict=True):
             graph, layout = self.steps[i].traced, columns._with_steps(self.steps[begin:i]).layout
@@ -246,8 +247,7 @@ class Columns:
         values = []
         for rows in batches:
             mapped = [flatten(apply_before(self._example(row))) for row in rows]
-            leaves = map(np.stack, zip(*mapped, strict=True)) if mapped else map(_no_rows, tensor_leaves(type_))
-            values.append(apply_after(unflatten(list(leaves), type_)))
+            values.append(apply_after(unflatten(list(map(np.stack, zip(*mapped, strict=True))), type_)))
         return values
 
     def _example(self, row: int) -> Nested:
@@ -262,6 +262,7 @@ class Columns:
         return unflatten(leaves, self.element)
 
     def _with_steps(self, steps: tuple[Step, ...], order: Rows | None = None) -> "Columns":
+        """The sequence of these data with other steps."""
         return Columns(self.element, self.arrays, groups=self.groups, ragged=self.ragged, steps=steps, order=order)
 
     def _stored_rows(self) -> Rows:
@@ -279,6 +280,7 @@ class Columns:
         return fold_in(key, 0), fold_in(key, 1)
 
     def _keys(self, seed: int, number: int) -> list[int]:
+        """The seed of each step; parameters as for `read`."""
         return step_keys(self.steps, fold_in(seed, number), lambda: content_seed(self.arrays))
 
 
@@ -290,6 +292,7 @@ def _columns(
 
 _ANY_MAP = Step("map")
 _ANY_SEEDS = Step("shuffle", seeds=(0, 0))
+"""Steps that stand for all steps of their kind in the keys of caches."""
 
 
 def draw_values(value: Nested, seed: int, first: int) -> Nested:
@@ -301,15 +304,36 @@ def draw_values(value: Nested, seed: int, first: int) -> Nested:
     if not isinstance(value, tuple):
         return value.draw(seed, first) if getattr(value, "draws", False) else value
     leaves = [draw_values(leaf, seed, number) for number, leaf in enumerate(flatten(value), first)]
-    return _like(value, iter(leaves))
+    return _pack_like(value, iter(leaves))
 
 
-def _like(value: Nested, leaves: Iterator) -> Nested:
-    return tuple([_like(part, leaves) for part in value]) if isinstance(value, tuple) else next(leaves)
+def _elements_to_make(drawn: Mapping[int, DrawnElements], order: Rows) -> tuple[dict[int, np.ndarray], dict[int, Rows]]:
+    """For each random map, by position: the numbers of its elements that a later map or the sequence reads, sorted, and
+    the inputs of these elements.
+
+    Args:
+        order: the elements of the last map that the sequence reads.
+    """
+    numbers, inputs, read = {}, {}, order
+    for position in sorted(drawn, reverse=True):
+        numbers[position] = np.unique(read.rows)
+        inputs[position] = read = drawn[position].inputs().select(numbers[position])
+    return numbers, inputs
+
+
+def _pack_like(value: Nested, leaves: Iterator) -> Nested:
+    """The next of the leaves in the nested tuples of a value."""
+    return tuple([_pack_like(part, leaves) for part in value]) if isinstance(value, tuple) else next(leaves)
 
 
 def _apply_map(random_map: RandomMap, tensors: list, seeds: np.ndarray, *, groups: bool) -> Columns:
-    """The elements that a random map makes."""
+    """The elements that a random map makes, as columns.
+
+    Args:
+        tensors: of the specs of its layout.
+        seeds: one for each element.
+        groups: as for `Columns.from_elements`.
+    """
     result = random_map.graph.type.result
     types = tensor_leaves(result)
     if not len(seeds):
@@ -322,7 +346,7 @@ def _apply_map(random_map: RandomMap, tensors: list, seeds: np.ndarray, *, group
 
 
 def _is_group(type_: TensorType) -> bool:
-    """Whether only the first dimension is unknown."""
+    """Whether elements of the type are groups of rows: only the first dimension is unknown."""
     return bool(type_.shape) and type_.sizes[0] is None and None not in type_.sizes[1:]
 
 
@@ -383,21 +407,12 @@ def _derive(element: Type, grouped: bool, ragged: bool, steps: tuple[Step, ...])
 
 
 def _chain(graphs: tuple[TracedGraph, ...]) -> Callable:
-    """The composition of maps, over nested tuples of numpy arrays."""
-    steps = [_eager(graph) for graph in graphs]
-
-    def apply(value: Nested) -> Nested:
-        for step in steps:
-            value = step(value)
-        return value
-
-    return apply
+    """The composition of maps: nested tuple of numpy arrays -> such a tuple."""
+    maps = [_eager(graph) for graph in graphs]
+    return lambda value: functools.reduce(lambda x, map_: map_(x), maps, value)
 
 
 @functools.lru_cache(maxsize=256)
 def _eager(graph: TracedGraph) -> Callable:
+    """The map of a graph, over nested tuples of numpy arrays."""
     return eager_callable(graph.with_name("map"), graph.data)
-
-
-def _no_rows(type_: TensorType) -> np.ndarray:
-    return np.zeros((0, *(size or 0 for size in type_.sizes)), type_.dtype.numpy)

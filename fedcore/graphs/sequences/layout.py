@@ -51,6 +51,7 @@ class Layout:
         return [*self.column_specs(), rows, *sizes]
 
     def column_specs(self) -> list[tf.TensorSpec]:
+        """The columns of all stored rows."""
         types = tensor_leaves(self.element)
         if self.ragged:
             shapes = [tf.TensorSpec([None, t.rank], tf.int64) for t in types]
@@ -60,7 +61,10 @@ class Layout:
         return [spec(TensorType(t.dtype, (None, *t.sizes[int(self.grouped) :]))) for t in types]
 
     def chunk_specs(self) -> tuple[tf.TensorSpec, ...]:
-        """For each column of a stream the rows of elements of equal shapes, [elements, …], before the maps."""
+        """The chunks in which a stream is read: for each column the rows of some elements of equal shapes.
+
+        They are [elements, …], or [batches, rows, …] if it is batched, before the maps.
+        """
         types = [spec(t) for t in tensor_leaves(self.element)]
         specs = self.column_specs() if self.batched and not self.grouped else types
         return tuple([tf.TensorSpec([None, *s.shape], s.dtype) for s in specs])
@@ -133,6 +137,7 @@ class Layout:
 
 
 def _apply_maps(graphs: tuple[TracedGraph, ...], value: Nested, call: GraphCall) -> Nested:
+    """The value after the graphs of maps, in order."""
     for graph in graphs:
         value = unflatten(call(graph.with_name("map"), graph.data, flatten(value)), graph.type.result)
     return value
@@ -184,7 +189,7 @@ class StreamedSequence:
         variant: of the dataset.
         specs: of its elements, which are chunks of those of the sequence.
         transform: (index, tensors of an element) -> nested tuple of tensors.
-        readings: one entry for each loop over the sequence.
+        readings: one entry for each loop over the sequence; a list that sequences of one dataset share.
     """
 
     def __init__(
@@ -245,6 +250,7 @@ class StreamedSequence:
 
 
 def _with_shape(tensor: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    """The tensor itself, whose static shape is narrowed."""
     tensor.set_shape(shape)
     return tensor
 

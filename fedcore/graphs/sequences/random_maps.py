@@ -39,6 +39,7 @@ class RandomMap:
 
 @functools.lru_cache(maxsize=256)
 def _function(random_map: RandomMap) -> Callable:
+    """(seeds, tensors of the layout) -> ragged columns of the mapped elements, as a function of TensorFlow."""
     layout, graph = random_map.layout, random_map.graph
     result = graph.type.result
 
@@ -73,6 +74,6 @@ def _ragged_columns(sequence: Sequence, element: Type) -> list[tf.Tensor]:
 
     start = (tf.constant(0, tf.int64), values, shapes)
     _, values, shapes = tf.while_loop(lambda i, *_: i < sequence.count, step, start)
-    sizes = [a.stack() for a in shapes]
-    starts = [tf.cumsum(tf.reduce_prod(shape, axis=1), exclusive=True) for shape in sizes]
-    return [*(a.concat() for a in values), *sizes, *starts]
+    stacked_shapes = [a.stack() for a in shapes]
+    starts = [tf.cumsum(tf.reduce_prod(shape, axis=1), exclusive=True) for shape in stacked_shapes]
+    return [*(a.concat() for a in values), *stacked_shapes, *starts]

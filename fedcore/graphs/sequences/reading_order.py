@@ -21,11 +21,16 @@ import numpy as np
 from fedcore.graphs.sequences.steps import INFINITE, Step
 
 _Make = Callable[[], Iterator]
+"""Creates an iterator over row numbers; over lists of them where elements are batches."""
+
 _END = object()
+"""The next element of an iterator that has ended."""
+
+# Constants of Philox: the mask and the width of half a word; the factors and key increments (Weyl) of a round.
 _MASK = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
 _FACTORS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
-_HALF = np.uint64(32)
 
 WHOLE_DATASET = -2
 """The buffer size of a shuffle whose buffer holds the whole dataset."""
@@ -34,11 +39,11 @@ _MOST_EPOCHS = 3  # TensorFlow stops filling a buffer that holds elements of mor
 
 
 def philox_numbers(first: int, second: int) -> Iterator[int]:
-    """The uint32 numbers of TensorFlow's generator for two seeds."""
-    size, begin = 16, 0
+    """The uint32 numbers of TensorFlow's generator for two seeds, without end."""
+    begin, count = 0, 16
     while True:
-        yield from _philox(first, second, begin, size).tolist()
-        begin, size = begin + size, min(2 * size, 1 << 10)
+        yield from _philox(first, second, begin, count).tolist()
+        begin, count = begin + count, min(2 * count, 1 << 10)
 
 
 @functools.lru_cache(maxsize=512)
@@ -76,7 +81,7 @@ def reading_order(
             an element is its position in this list.
     """
     chain = _Chain(lambda: iter(range(count)), count)
-    buffer = max(count, 1)
+    whole_size = max(count, 1)
     remaining = [(i, step) for i, step in enumerate(steps) if (step.kind, step.number) not in _DROPPED]
     while remaining:
         (position, step), *remaining = remaining
@@ -87,7 +92,7 @@ def reading_order(
             chain = _STEPS[step.kind](chain, step)
             continue
         pair = step.seeds or seeds(position)
-        size = buffer if step.number in (0, WHOLE_DATASET) else step.number
+        size = whole_size if step.number in (0, WHOLE_DATASET) else step.number
         times = 1
         if remaining and remaining[0][1].kind == "repeat":  # TensorFlow fuses the two steps
             (_, repeat), *remaining = remaining
@@ -97,14 +102,14 @@ def reading_order(
 
 
 _DROPPED = (("take", INFINITE), ("skip", 0), ("repeat", 1))
-"""Steps that change no order, which TensorFlow drops."""
+"""(kind, number) of steps that change no order, which TensorFlow drops."""
 
 
 class _Chain:
     """The composition of the steps so far.
 
     Args:
-        make: creates an iterator over row numbers.
+        make: creates an iterator over the elements.
         size: the cardinality as TensorFlow computes it: a number, INFINITE, or None if unknown.
     """
 
@@ -123,6 +128,7 @@ class _Seeds:
         self._numbers = philox_numbers(*pair) if reshuffles else None
 
     def next(self) -> tuple[int, int]:
+        """The seeds of the next iterator."""
         return self._pair if self._numbers is None else (next(self._numbers), next(self._numbers))
 
 
@@ -137,20 +143,25 @@ def _sample_buffer(make: _Make, size: int, pair: tuple[int, int], seeds: _Seeds,
     """Samples from a buffer that is refilled before each sample, also from the next repetition.
 
     The buffer is a ring. The elements of a repetition are contiguous in it, and all are sampled before those of the
-    next.
+    next. Positions count on: position p is place p % size of the ring.
 
     Args:
+        make: creates an iterator over the elements of a repetition.
+        size: elements that the buffer holds.
         pair: the seeds for the first repetition; `seeds` gives those of the others.
+        times: number of repetitions, or INFINITE.
     """
     samples = philox_numbers(*pair)
     buffer: list = []
-    epochs: deque[list[int]] = deque()  # [begin, end) of each repetition in the buffer
-    begun = held = 0
+    epochs: deque[list[int]] = deque()  # [begin, end) of each repetition in the buffer, as positions
+    epochs_begun = held_count = 0
     source = None
     while True:
-        while held < size and (source or begun != times) and not (held and len(epochs) > _MOST_EPOCHS):
+        while (
+            held_count < size and (source or epochs_begun != times) and not (held_count and len(epochs) > _MOST_EPOCHS)
+        ):
             if source is None:
-                source, begun = make(), begun + 1
+                source, epochs_begun = make(), epochs_begun + 1
                 end = epochs[-1][1] if epochs else 0
                 epochs.append([end, end])
             element = next(source, _END)
@@ -161,12 +172,12 @@ def _sample_buffer(make: _Make, size: int, pair: tuple[int, int], seeds: _Seeds,
                 else:
                     buffer[end % size] = element
                 epochs[-1][1] = end + 1
-                held += 1
+                held_count += 1
                 continue
             source = None
-            if times == INFINITE and not buffer:
+            if times == INFINITE and not buffer:  # a repetition of nothing, without end
                 return
-        if not held:
+        if not held_count:
             return
         while epochs[0][0] == epochs[0][1]:
             epochs.popleft()
@@ -175,19 +186,19 @@ def _sample_buffer(make: _Make, size: int, pair: tuple[int, int], seeds: _Seeds,
         place = (start + next(samples) % (end - start)) % size
         element, buffer[place] = buffer[place], buffer[start % size]
         epochs[0][0] = start + 1
-        held -= 1
+        held_count -= 1
         yield element
 
 
 def _repeat(chain: _Chain, step: Step) -> _Chain:
     times, make = step.number, chain.make
 
-    def some(source: Iterator) -> Iterator:
+    def repeat_times(source: Iterator) -> Iterator:
         for _ in range(times):
             yield from source
             source = make()  # TensorFlow creates one after the last repetition too
 
-    def endless(source: Iterator) -> Iterator:
+    def repeat_endlessly(source: Iterator) -> Iterator:
         while (first := next(source, _END)) is not _END:
             yield first
             yield from source
@@ -195,7 +206,8 @@ def _repeat(chain: _Chain, step: Step) -> _Chain:
 
     if times == 0:
         return _nothing()
-    return _Chain(lambda: (endless if times == INFINITE else some)(make()), _repeated_size(chain.size, times))
+    repeat = repeat_endlessly if times == INFINITE else repeat_times
+    return _Chain(lambda: repeat(make()), _repeated_size(chain.size, times))
 
 
 def _take(chain: _Chain, step: Step) -> _Chain:
@@ -259,6 +271,7 @@ def _number_elements(chain: _Chain, elements: list) -> _Chain:
 
 
 def _nothing() -> _Chain:
+    """The chain without elements."""
     return _Chain(lambda: iter(()), 0)
 
 

@@ -66,11 +66,11 @@ class DrawnElements:
 
     def inputs(self) -> Rows:
         """The input of each element, by number."""
-        width = max((part.rows.shape[1] for part in self._parts if part.sizes is not None), default=0)
         if not self._parts:
             return Rows(np.zeros(0, np.int64))
         if self._parts[0].sizes is None:
             return Rows(np.concatenate([part.rows for part in self._parts]))
+        width = max(part.rows.shape[1] for part in self._parts)
         rows = [np.pad(p.rows, [(0, 0), (0, width - p.rows.shape[1])], "edge") for p in self._parts if len(p)]
         sizes = [p.sizes for p in self._parts if p.sizes is not None]
         return Rows(np.concatenate(rows or [np.zeros((0, 0), np.int64)]), np.concatenate(sizes))
@@ -84,9 +84,9 @@ def select_rows(
     Args:
         stored: the elements before the first step.
         keys: the seed of each step.
-        drawn: position of a random map -> what gets the elements that it makes. Other maps change no order.
+        drawn: position of a random map -> gets the elements that the map makes. Other maps change no order.
     """
-    # What such a shuffle and a cache give depends on how far the iterators before were read.
+    # The order of a seeded shuffle that reshuffles, and of a cache, depends on how far earlier iterators were read.
     if any((step.seeds is not None and step.reshuffles) or step.kind == "cache" for step in steps):
         return _rows_as_tf_data(stored, steps, keys, drawn)
 
@@ -106,8 +106,8 @@ def step_keys(steps: tuple[Step, ...], seed: int, fixed: Callable[[], int]) -> l
     """The seed of each step.
 
     Args:
-        seed: decides what differs from call to call.
-        fixed: computes the seed of what does not: an order that the pipeline fixes, and everything before a cache.
+        seed: for steps that differ from call to call.
+        fixed: computes the seed for the others: shuffles of one order, and all steps up to the last cache.
     """
     keys = [0] * len(steps)
     is_cached = False
@@ -136,11 +136,14 @@ def _rows_as_tf_data(
 
 
 def _as_rows(source: Rows | None, steps: tuple[Step, ...], order: list) -> Rows:
-    """The elements of an order of numbers; of a list of numbers for each batch, if the elements are batches.
+    """The elements of an order.
 
     Args:
-        source: the elements that the numbers stand for; None if the numbers stay.
+        source: the elements that the numbers of the order stand for; None if the numbers stay.
+        steps: those before the elements.
+        order: numbers of elements; a list of numbers for each batch, if the elements are batches.
     """
+    # A random map makes elements anew, with one number each.
     last = next((step for step in reversed(steps) if step.kind == "batch" or step.draws), None)
     if last is None or last.kind != "batch":
         numbers = np.asarray(order, np.int64)
@@ -150,13 +153,20 @@ def _as_rows(source: Rows | None, steps: tuple[Step, ...], order: list) -> Rows:
 
 
 def batch_rows(starts: np.ndarray, sizes: np.ndarray, order: np.ndarray | None = None) -> Rows:
-    """Batches of consecutive positions of `order`, each padded with its last row."""
+    """Batches of consecutive rows of `order`, each padded with its last row.
+
+    Args:
+        starts: position in `order` at which each batch begins.
+        sizes: rows of each batch.
+        order: row numbers. Default: 0, 1, 2, ….
+    """
     width = int(sizes.max()) if len(sizes) else 0
     positions = starts[:, None] + np.minimum(np.arange(width), np.maximum(sizes[:, None] - 1, 0))
     return Rows(positions if order is None else order[positions], sizes.astype(np.int64))
 
 
-# A step maps a source to a source. Parameters: that source, the step, its seed, the steps after it.
+# A step maps a source to a source. Parameters of the functions of steps: the source, the step, the seed (`key`) of the
+# step, the steps after it.
 
 
 def _repeat(source: Source, step: Step, key: int, later: tuple[Step, ...]) -> Source:
@@ -188,23 +198,24 @@ def _steps_until_take(after_repeat: tuple[Step, ...]) -> tuple[Step, ...]:
 
 def _needed_repetitions(later: tuple[Step, ...], count: int) -> int:
     """The number of repetitions of `count` elements that the steps after an endless `repeat` read."""
-    need = 0
+    needed_elements = 0
     for step in reversed(later):
-        if step.kind == "take":
-            need = step.number if step.number != INFINITE else need
+        if step.kind == "take" and step.number != INFINITE:
+            needed_elements = step.number
         elif step.kind == "skip":
-            need += step.number
+            needed_elements += step.number
         elif step.kind == "batch":
-            need *= step.number
-    return -(-need // count) if count else 0
+            needed_elements *= step.number
+    return -(-needed_elements // count) if count else 0
 
 
-def _concatenate(parts: list[Rows], like: Rows) -> Rows:
+def _concatenate(parts: list[Rows], once: Rows) -> Rows:
+    """The elements of all parts, which are repetitions of `once`; there may be no parts."""
     if not parts:
-        return like.select(slice(0, 0))
+        return once.select(slice(0, 0))
     if len(parts) == 1:
         return parts[0]
-    sizes = None if like.sizes is None else np.concatenate([p.sizes for p in parts])
+    sizes = None if once.sizes is None else np.concatenate([p.sizes for p in parts])
     return Rows(np.concatenate([p.rows for p in parts]), sizes)
 
 
@@ -227,6 +238,7 @@ def _fixed_order(count: int, size: int, seeds: tuple[int, int]) -> np.ndarray:
 
 
 def _number_elements(source: Source, elements: DrawnElements) -> Source:
+    """Gives the elements that a random map makes new numbers, and adds their inputs to `elements`."""
     return lambda epoch: elements.extend(source(epoch))
 
 

@@ -56,19 +56,24 @@ def _arrays(element: Type) -> Arrays:
     return (*arrays, *sizes)
 
 
-def _write_element(arrays: Arrays, i: tf.Tensor, parts: list[tf.Tensor], element: Type) -> Arrays:
+def _write_element(arrays: Arrays, i: tf.Tensor, leaves: list[tf.Tensor], element: Type) -> Arrays:
+    """The arrays after the leaves of element i, and the size of its group, have been written to them.
+
+    The graph fails where the leaves of a group have several numbers of rows.
+    """
     if is_grouped(element):
-        sizes = [tf.shape(p, out_type=tf.int64)[0] for p in parts]
-        equal = [tf.debugging.Assert(tf.equal(n, sizes[0]), [_UNEQUAL, n, sizes[0]]) for n in sizes[1:]]
-        with tf.control_dependencies([e for e in equal if e is not None]):
-            parts = [*parts, tf.identity(sizes[0])]
-    return tuple(a.write(tf.cast(i, tf.int32), p) for a, p in zip(arrays, parts, strict=True))
+        sizes = [tf.shape(leaf, out_type=tf.int64)[0] for leaf in leaves]
+        checks = [tf.debugging.Assert(tf.equal(n, sizes[0]), [_UNEQUAL, n, sizes[0]]) for n in sizes[1:]]
+        with tf.control_dependencies([check for check in checks if check is not None]):
+            leaves = [*leaves, tf.identity(sizes[0])]
+    return tuple(a.write(tf.cast(i, tf.int32), leaf) for a, leaf in zip(arrays, leaves, strict=True))
 
 
 _UNEQUAL = "the leaves of an element have unequal first dimensions"
 
 
 def _columns(arrays: Arrays, element: Type) -> list[tf.Tensor]:
+    """The columns of all elements that were written, and the splits if the sequence is grouped."""
     types = tensor_leaves(element)
     if not is_grouped(element):
         return [tf.ensure_shape(a.stack(), (None, *t.sizes)) for a, t in zip(arrays, types, strict=True)]
@@ -78,7 +83,11 @@ def _columns(arrays: Arrays, element: Type) -> list[tf.Tensor]:
 
 
 def groups(columns: list[tf.Tensor], splits: tf.Tensor, element: Type) -> Sequence:
-    """The sequence of groups of rows, inside a graph."""
+    """The sequence of groups of rows, inside a graph.
+
+    Args:
+        splits: int64 [groups + 1], the row at which each group begins, and the number of rows.
+    """
 
     def group(i: tf.Tensor) -> Nested:
         return unflatten([c[splits[i] : splits[i + 1]] for c in columns], element)
@@ -94,7 +103,11 @@ def result_tensors(value: Nested, type_: Type) -> list[tf.Tensor]:
 
 
 def result_value(tensors: list, type_: Type) -> Nested:
-    """The value of a graph's result tensors, with sequences as `Columns`; removes its tensors from the list."""
+    """The value of a graph's result tensors, with sequences as `Columns`.
+
+    Args:
+        tensors: those of the value, and maybe of values behind it; those of the value are removed from the list.
+    """
     if isinstance(type_, StructType):
         return tuple([result_value(tensors, t) for t in type_.types])
     if not isinstance(type_, SequenceType):

@@ -69,9 +69,15 @@ class Stream:
 
     @classmethod
     def from_dataset(cls, element: Type, open_: Callable[[], tf.data.Dataset], read: Callable[[], Columns]) -> "Stream":
-        """The stream of datasets whose elements have a type."""
+        """The stream of a dataset of `tf.data`, whose elements have a type.
+
+        Args:
+            open_: makes the dataset, with equal elements each time.
+            read: as for the class.
+        """
 
         def as_leaves(value: Any) -> tuple:
+            """The leaves of an element, as a chunk of one element."""
             return tuple([leaf[tf.newaxis] for leaf in leaves_of(value, element)])
 
         def open_leaves() -> tuple[tf.Tensor, object]:
@@ -91,7 +97,7 @@ class Stream:
         return self.read().elements(seed, number)
 
     def tensors(self) -> list[tf.Tensor]:
-        """The tensors of the layout's specs. The data live as long as they do."""
+        """The tensors of the layout's specs: the variant of the dataset, which keeps the data alive."""
         variant, owner = self.open()
         variant = tf.identity(variant)  # a dataset holds its own, so that would be a cycle
         variant.owner = owner
@@ -118,7 +124,7 @@ def is_copied(columns: Columns) -> bool:
 
 @attrs.frozen(eq=False)
 class _ColumnReader:
-    """The rows of columns in a reading order."""
+    """Reads the rows of columns in a reading order, in chunks."""
 
     columns: Columns
     order: Rows
@@ -143,7 +149,11 @@ class _ColumnReader:
 
 
 def _take(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The rows of an array, in memory that TensorFlow uses without a copy."""
+    """The rows of an array, [*rows.shape, …], in memory that TensorFlow uses without a copy.
+
+    Args:
+        rows: row numbers, of any shape.
+    """
     out = aligned_empty((*rows.shape, *array.shape[1:]), array.dtype)
     first, flat = int(rows.flat[0]) if rows.size else 0, rows.ravel()
     if np.array_equal(flat, np.arange(first, first + len(flat))):
@@ -159,7 +169,7 @@ _readers: "weakref.WeakValueDictionary[int, _ColumnReader]" = weakref.WeakValueD
 
 @functools.lru_cache(maxsize=256)
 def _dataset_maker(layout: Layout) -> Callable[[tf.Tensor], tf.Tensor]:
-    """(Number of a reader) -> the variant of the dataset of its chunks.
+    """A function: number of a reader in `_readers` -> the variant of the dataset of its chunks.
 
     Traced once for a layout: TensorFlow never forgets the Python function of a `from_generator`.
     """

@@ -26,18 +26,21 @@ from fedcore.graphs.tensors.values import to_python
 from fedcore.types import Type, to_type
 
 Convert = Callable[[Callable], Callable]
+"""AutoGraph's conversion of a function."""
 
 Structure: TypeAlias = Any
 """Tensors, or TensorSpecs, in the user's containers."""
 
 Number: TypeAlias = int | tf.Tensor
+"""A number that the user gives, known while the body is traced or not."""
 
 _MOST_NEXTS = 10_000
+"""Calls of `next` while a body is traced, after which its loop is taken to be one that never ends."""
+
 _UNREADABLE = (
     "a sequence is iterated in Python code whose source cannot be read, so that its loop cannot become a part of the "
     "graph; use .reduce(), or put the function into a file"
 )
-
 
 _REFUSED = {
     "as_numpy_iterator": "there are no numpy arrays while a graph is traced; use a for loop or .reduce()",
@@ -62,8 +65,8 @@ class SymbolicDataset:
 
     Every other method of `tf.data.Dataset`, and a shuffle with a seed, creates a real dataset inside the graph.
 
-    A shuffle without a seed has a new permutation in each iteration. The permutations of one iteration are its
-    `samples`: a tuple of tensors, one for each such shuffle.
+    A shuffle without a seed has a new permutation in each iteration. The permutations of one iteration over the dataset
+    are its `samples`: a tuple of tensors, one for each such shuffle, the last shuffle first.
 
     Example: `ds.shuffle(n).batch(2)` over 5 elements has count 3 and one sample of shape [5]; its element at index 1 is
     the elements at positions samples[0][2] and samples[0][3] of `ds`.
@@ -111,14 +114,14 @@ class SymbolicDataset:
         if not self.sample_specs:
             return self
         samples = self.sample()
-        return self._fixed(lambda i, _: self.element_at(i, samples), draws=self.draws)
+        return self._without_samples(lambda i, _: self.element_at(i, samples), draws=self.draws)
 
-    def _fixed(self, element_at: Callable, *, draws: bool) -> "SymbolicDataset":
-        """The dataset with other elements of the same type, without samples."""
+    def _without_samples(self, element_at: Callable, *, draws: bool) -> "SymbolicDataset":
+        """The dataset with other elements of the same type, which need no samples."""
         return SymbolicDataset(self.count, element_at, self.element_spec, self.convert, draws=draws)
 
     def element(self, index: tf.Tensor) -> Structure:
-        """The element at an index; only for a dataset without samples, see `sampled`."""
+        """The element at an index; only for a dataset without samples, see `with_samples`."""
         return self.element_at(index, ())
 
     def real(self) -> tf.data.Dataset:
@@ -132,6 +135,11 @@ class SymbolicDataset:
         return self.real()._variant_tensor
 
     def __getattr__(self, name: str) -> Callable:
+        """A method of the real dataset, for the methods of `tf.data.Dataset` that this class does not have.
+
+        Raises:
+            TracingError: the method has no meaning inside a graph; the message says why, and what to use.
+        """
         if name.startswith("_") or not hasattr(tf.data.Dataset, name):
             raise AttributeError(f"a sequence inside a graph has no {name!r}, nor has tf.data.Dataset")
         if name in _REFUSED:
@@ -144,7 +152,7 @@ class SymbolicDataset:
         return method
 
     def _as_argument(self, argument: Any) -> Any:
-        """Converts an argument for a method of a real dataset."""
+        """An argument for a method of a real dataset: symbolic datasets made real, functions converted by AutoGraph."""
         if isinstance(argument, SymbolicDataset):
             return argument.real()
         if isinstance(argument, list | tuple | dict):
@@ -173,6 +181,7 @@ class SymbolicDataset:
     def reduce(self, initial_state: Structure, reduce_func: Callable, name: str | None = None) -> Structure:
         """Folds the elements in order. A dimension of the state that changes becomes unknown, as in `tf.data`."""
         fn, dataset = self.convert(reduce_func), self.with_samples()
+        # Below, `flat` has the tensors of a state, and `state` the structure that it has.
         state = tf.nest.map_structure(tf.convert_to_tensor, initial_state, expand_composites=True)
 
         def body(i: tf.Tensor, flat: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -186,7 +195,11 @@ class SymbolicDataset:
         return _packed_like(state, out)
 
     def _shapes_of_state(self, fn: Callable, state: Structure) -> list[tf.TensorShape]:
-        """The loop-invariant shapes of the state's tensors."""
+        """The shapes that the state's tensors have in all iterations of `reduce`: the fixed point of a step.
+
+        Args:
+            fn: (state, element) -> state.
+        """
         flat = _flat(state)
         while True:
             step = tf.function(
@@ -243,8 +256,8 @@ class SymbolicDataset:
 
     def repeat(self, count: Number | None = None, name: str | None = None) -> "SymbolicDataset":
         """Repeats the elements `count` times; a shuffle that reshuffles has a permutation for each repetition."""
-        static = -1 if count is None else tf.get_static_value(count)
-        if static is not None and static < 0:
+        static_count = -1 if count is None else tf.get_static_value(count)
+        if static_count is not None and static_count < 0:
             raise TracingError("a sequence inside a tf_computation is repeated a number of times: repeat(n)")
         times, once = tf.cast(count, tf.int64), tf.maximum(self.count, 1)
         if not self.sample_specs:
@@ -280,13 +293,13 @@ class SymbolicDataset:
         `reshuffle_each_iteration=False`.
         """
         size = tf.maximum(self.count, 1) if buffer_size is None else buffer_size
-        static = WHOLE_DATASET if buffer_size is None else tf.get_static_value(size)
-        if static is not None and static < 1 and static != WHOLE_DATASET:
-            raise TracingError(f"the buffer of a shuffle holds at least one element, not {static}")
+        static_size = WHOLE_DATASET if buffer_size is None else tf.get_static_value(size)
+        if static_size is not None and static_size < 1 and static_size != WHOLE_DATASET:
+            raise TracingError(f"the buffer of a shuffle holds at least one element, not {static_size}")
         if seed is not None:
             return self.real().shuffle(size, seed=seed, reshuffle_each_iteration=reshuffle_each_iteration)
         if reshuffle_each_iteration is False:
-            order = _shuffled_order(self.count, size, static)
+            order = _shuffled_order(self.count, size, static_size)
             # Samples of the steps before still change with each iteration.
             return self._with(
                 lambda d: d.shuffle(size), element_at=lambda i, samples: self.element_at(order[i], samples)
@@ -294,7 +307,7 @@ class SymbolicDataset:
         return self._with(
             None,
             element_at=lambda i, samples: self.element_at(samples[0][i], samples[1:]),
-            sample=lambda: (_shuffled_order(self.count, size, static), *self.sample()),
+            sample=lambda: (_shuffled_order(self.count, size, static_size), *self.sample()),
             sample_specs=(tf.TensorSpec([None], tf.int64), *self.sample_specs),
             as_real=lambda: self.real().shuffle(size),
         )
@@ -308,9 +321,9 @@ class SymbolicDataset:
         name: str | None = None,
     ) -> "SymbolicDataset":
         """Batches consecutive elements; the last batch may be smaller."""
-        static = tf.get_static_value(batch_size)
-        if static is not None and static < 1:
-            raise TracingError(f"a batch has at least one element, not {static}")
+        static_size = tf.get_static_value(batch_size)
+        if static_size is not None and static_size < 1:
+            raise TracingError(f"a batch has at least one element, not {static_size}")
         size = tf.cast(batch_size, tf.int64)
         count = self.count // size if drop_remainder else -(-self.count // size)
 
@@ -330,14 +343,14 @@ class SymbolicDataset:
         return self
 
     def cache(self, filename: str = "", name: str | None = None) -> "SymbolicDataset":
-        """Fixes the samples, so that every iteration has one order, and elements that differ at each access."""
+        """Fixes the samples, so that all iterations have one order; stores elements that differ at each access."""
         if filename:
             raise TracingError("a sequence inside a graph is not cached in a file: .cache() keeps it in memory")
         dataset = self.with_samples()
         return dataset._stored() if self.draws else dataset
 
     def _stored(self) -> "SymbolicDataset":
-        """The dataset with elements that are computed now."""
+        """The dataset whose elements are computed once, now, and read from arrays."""
         specs = _flat(self.element_spec)
         size = tf.cast(self.count, tf.int32)
         arrays = [tf.TensorArray(s.dtype, size, element_shape=s.shape, infer_shape=False) for s in specs]
@@ -351,13 +364,14 @@ class SymbolicDataset:
         def element_at(i: tf.Tensor, _: tuple) -> Structure:
             return _packed_like(self.element_spec, [array.read(tf.cast(i, tf.int32)) for array in arrays])
 
-        return self._fixed(element_at, draws=False)
+        return self._without_samples(element_at, draws=False)
 
     def _with(self, step: Callable[[tf.data.Dataset], tf.data.Dataset] | None, **changes: Any) -> "SymbolicDataset":
         """A copy with changed attributes.
 
         Args:
-            step: the corresponding step on the real dataset; None if `changes` has `as_real`, or there are no samples.
+            step: the corresponding step on the real dataset; None if `changes` has `as_real`, or if the dataset has no
+                samples, so that `real` computes its elements.
         """
         if self.as_real is not None and step is not None:
             changes["as_real"] = lambda: step(self.real())
@@ -369,34 +383,41 @@ Dataset: TypeAlias = tf.data.Dataset | SymbolicDataset
 
 
 def mapped_element(fn: Callable, element: Structure) -> Structure:
-    """The element that a map of `tf.data` makes: a tuple is spread over the parameters of its function, a named tuple
-    is not; a list that it returns is a tuple, and each list within the result, number and array is one tensor."""
+    """The element that a map of `tf.data` makes of an element.
+
+    A tuple, but no named tuple, is spread over the parameters of the function. A list that the function returns is a
+    tuple; each list within the result, and each number and array, is one tensor.
+    """
     result = fn(*element) if type(element) is tuple else fn(element)
     return private_api.map_element(_as_tensor, tuple(result) if isinstance(result, list) else result)
 
 
 def _as_tensor(leaf: Any) -> Any:
+    """A Python or numpy value as a tensor; anything else as it is."""
     is_value = isinstance(leaf, list | str | bytes | numbers.Number | np.ndarray | np.generic)
     return tf.convert_to_tensor(leaf) if is_value else leaf
 
 
-def _shuffled_order(count: tf.Tensor, size: Number, static: int | None) -> tf.Tensor:
+def _shuffled_order(count: tf.Tensor, size: Number, static_size: int | None) -> tf.Tensor:
     """A random order of `count` elements (int64), distributed as that of a shuffle with a buffer; see
     `buffered_shuffle.py`.
 
     Args:
         size: elements that the buffer holds.
-        static: the size if it is known while the body is traced, else None; WHOLE_DATASET: the buffer holds all.
+        static_size: the size if it is known while the body is traced, else None; WHOLE_DATASET: the buffer holds all.
     """
-    if static == WHOLE_DATASET:
+    if static_size == WHOLE_DATASET:
         return tf.random.shuffle(tf.range(count))
-    if static == 1:
+    if static_size == 1:
         return tf.range(count)
     size = tf.cast(size, tf.int64)
 
     def sample_order() -> tf.Tensor:
-        # Read k takes a random slot: element size + j if read j was the last to take it, which refilled it so, else the
-        # slot's first element. What is left in the buffer comes last, in a random order.
+        """The order where the buffer holds only a part of the elements.
+
+        Read k takes a random slot. The slot holds element size + j, where j is the last read before k that took it and
+        refilled it so, or else its first element. What is left in the buffer comes last, in a random order.
+        """
         reads = count - size
         slots = tf.random.uniform([reads], 0, size, tf.int64)
         by_slot = tf.argsort(slots, stable=True)
@@ -418,13 +439,18 @@ def _flat(state: Structure) -> list[tf.Tensor]:
     return tf.nest.flatten(state, expand_composites=True)
 
 
-def _flat_like(state: Structure, other: Structure) -> list[tf.Tensor]:
-    """The tensors of a state that has the structure of another one."""
-    tf.nest.assert_same_structure(state, other, check_types=False, expand_composites=True)
-    return _flat(other)
+def _flat_like(state: Structure, next_state: Structure) -> list[tf.Tensor]:
+    """The tensors of `next_state`.
+
+    Raises:
+        ValueError: it has another structure than `state`.
+    """
+    tf.nest.assert_same_structure(state, next_state, check_types=False, expand_composites=True)
+    return _flat(next_state)
 
 
 def _packed_like(state: Structure, flat: list) -> Structure:
+    """The inverse of `_flat`: the tensors in the structure of `state`."""
     return tf.nest.pack_sequence_as(state, flat, expand_composites=True)
 
 
@@ -443,7 +469,12 @@ class _Optional:
 
 
 class SymbolicIterator:
-    """`iter` of a symbolic dataset. Its position is a variable, so that loops in the graph continue from it."""
+    """`iter` of a symbolic dataset. Its position is a variable, so that loops in the graph continue from it.
+
+    Args:
+        sequence: without samples.
+        position: int64 scalar, the index of the next element.
+    """
 
     def __init__(self, sequence: SymbolicDataset, position: tf.Variable) -> None:
         self.sequence = sequence
@@ -478,7 +509,9 @@ class SymbolicIterator:
         try:
             tf.nest.assert_same_structure(specs, default, check_types=False)
             leaves = zip(tf.nest.flatten(default), tf.nest.flatten(specs), strict=True)
-            other = tf.nest.pack_sequence_as(specs, [tf.convert_to_tensor(x, spec.dtype) for x, spec in leaves])
+            default_element = tf.nest.pack_sequence_as(
+                specs, [tf.convert_to_tensor(x, spec.dtype) for x, spec in leaves]
+            )
         except (TypeError, ValueError) as error:
             expected = to_type(specs)
             raise TracingError(
@@ -486,9 +519,9 @@ class SymbolicIterator:
                 f"{error}"
             ) from None
         index = self.position.read_value()
-        more = index < self.sequence.count
-        element = tf.cond(more, lambda: self.sequence.element(index), lambda: other)
-        self.position.assign_add(tf.cast(more, tf.int64))
+        has_next = index < self.sequence.count
+        element = tf.cond(has_next, lambda: self.sequence.element(index), lambda: default_element)
+        self.position.assign_add(tf.cast(has_next, tf.int64))
         return element
 
 
@@ -501,7 +534,15 @@ def _for(
     symbol_names: tuple[str, ...],
     opts: dict[str, Any],
 ) -> None:
-    """AutoGraph's `for` over a symbolic dataset: a while loop whose first loop variable is the index."""
+    """AutoGraph's `for` over a symbolic dataset or iterator: a while loop whose first loop variable is the index.
+
+    The other parameters are those with which AutoGraph calls the `for` of any type.
+
+    Args:
+        extra_test: whether the loop goes on, where the body has a `break` or a `return`; else None.
+        get_state, set_state: read and write the user's variables that the body changes.
+        symbol_names: of these variables.
+    """
     first = tf.constant(0, tf.int64)
     if isinstance(iterated, SymbolicIterator):
         sequence, first = iterated.sequence, iterated.position.read_value()
@@ -519,8 +560,8 @@ def _for(
         set_state(user_state)
 
     def test() -> tf.Tensor:
-        more = index < sequence.count
-        return more if extra_test is None else tf.cond(more, extra_test, lambda: False)
+        has_next = index < sequence.count
+        return has_next if extra_test is None else tf.cond(has_next, extra_test, lambda: False)
 
     def step() -> None:
         nonlocal index
@@ -571,7 +612,13 @@ def _as_real(dataset: Any) -> Any:
 
 
 def _zipped(structure: Structure, parts: "list[SymbolicDataset]", real: Callable) -> SymbolicDataset:
-    """The sequence whose elements are one element of each part, in this structure; as long as the shortest."""
+    """The sequence whose elements are one element of each part, in this structure; as long as the shortest.
+
+    Args:
+        structure: the user's containers, with the parts as leaves.
+        parts: the leaves.
+        real: makes the equivalent real dataset.
+    """
     ends = list(itertools.accumulate(len(part.sample_specs) for part in parts))
 
     def element_at(index: tf.Tensor, samples: tuple) -> Structure:
