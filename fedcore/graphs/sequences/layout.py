@@ -227,16 +227,24 @@ class StreamedSequence:
         invariants = [tf.TensorShape([]), *(tf.TensorShape(t.shape) for t in tensor_leaves(type_))]
 
         def read_chunk(optional: tf.experimental.Optional, *carry: tf.Tensor) -> tuple:
+            """Folds the elements of a chunk, and reads the next chunk.
+
+            Args:
+                carry: the index of the chunk's first element (int64), and the tensors of the fold.
+            Returns:
+                The next chunk, the index of its first element, and the tensors of the fold.
+            """
             chunk = list(optional.get_value())
 
             def body(j: tf.Tensor, i: tf.Tensor, *carry: tf.Tensor) -> tuple[tf.Tensor, ...]:
+                """Folds element j of the chunk, which is element i of the sequence."""
                 element = self._transform(i, [ops.gather(t, j) for t in chunk])
                 out = flatten(fn(unflatten(carry, type_), element))
                 return (j + 1, i + 1, *[_with_shape(t, s) for t, s in zip(out, invariants[1:], strict=True)])
 
-            size, zero = tf.shape(chunk[0], out_type=tf.int64)[0], tf.constant(0, tf.int64)
+            size, start = tf.shape(chunk[0], out_type=tf.int64)[0], tf.constant(0, tf.int64)
             shapes = (tf.TensorShape([]), *invariants)
-            out = tf.while_loop(lambda j, *_: j < size, body, (zero, *carry), shape_invariants=shapes)
+            out = tf.while_loop(lambda j, *_: j < size, body, (start, *carry), shape_invariants=shapes)
             return (iterator.get_next_as_optional(), *out[1:])
 
         start = [_with_shape(tf.convert_to_tensor(t), s) for t, s in zip(flatten(zero), invariants[1:], strict=True)]

@@ -190,6 +190,9 @@ def _sample_buffer(make: _Make, size: int, pair: tuple[int, int], seeds: _Seeds,
         yield element
 
 
+# The functions of steps: the chain with one more step. Their iterators begin and end when those of TensorFlow do.
+
+
 def _repeat(chain: _Chain, step: Step) -> _Chain:
     times, make = step.number, chain.make
 
@@ -199,6 +202,7 @@ def _repeat(chain: _Chain, step: Step) -> _Chain:
             source = make()  # TensorFlow creates one after the last repetition too
 
     def repeat_endlessly(source: Iterator) -> Iterator:
+        """Ends with the first repetition that has no elements."""
         while (first := next(source, _END)) is not _END:
             yield first
             yield from source
@@ -247,6 +251,7 @@ def _cache(chain: _Chain, step: Step) -> _Chain:
     content: list | None = None
 
     def record(source: Iterator) -> Iterator:
+        """Passes on the elements of the source, and stores them if no other iterator has."""
         nonlocal content
         elements = []
         for element in source:

@@ -170,6 +170,7 @@ def batch_rows(starts: np.ndarray, sizes: np.ndarray, order: np.ndarray | None =
 
 
 def _repeat(source: Source, step: Step, key: int, later: tuple[Step, ...]) -> Source:
+    """The repetitions of the source, as many as the steps after it read; each has a number of its own."""
     until_take = _steps_until_take(later)
 
     def rows(epoch: int) -> Rows:
@@ -221,6 +222,7 @@ def _concatenate(parts: list[Rows], once: Rows) -> Rows:
 
 def _shuffle(source: Source, step: Step, key: int, later: tuple[Step, ...]) -> Source:
     def rows(epoch: int) -> Rows:
+        """The source's elements in the order of the shuffle's repetition number `epoch`."""
         order = source(epoch)
         size = len(order) if step.number in (0, WHOLE_DATASET) else step.number
         if step.reshuffles:
@@ -264,6 +266,8 @@ def _batch(source: Source, step: Step, key: int, later: tuple[Step, ...]) -> Sou
 
 
 def _filter(source: Source, step: Step, key: int, later: tuple[Step, ...]) -> Source:
+    """The elements whose row the mask keeps; a filter without a mask keeps all."""
+
     def rows(epoch: int) -> Rows:
         order = source(epoch)
         return order if step.mask is None else order.select(step.mask[order.rows])

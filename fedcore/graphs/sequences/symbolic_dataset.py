@@ -235,6 +235,7 @@ class SymbolicDataset:
         return self._with(lambda d: d.map(fn), element_at=element_at, element_spec=specs, draws=draws)
 
     def enumerate(self, start: Number = 0, name: str | None = None) -> "SymbolicDataset":
+        """Pairs of a number, from `start` on, and an element."""
         spec = (tf.TensorSpec([], tf.int64), self.element_spec)
 
         def element_at(i: tf.Tensor, samples: tuple) -> tuple[tf.Tensor, Structure]:
@@ -243,11 +244,13 @@ class SymbolicDataset:
         return self._with(lambda d: d.enumerate(start), element_at=element_at, element_spec=spec)
 
     def take(self, count: Number, name: str | None = None) -> "SymbolicDataset":
+        """The first `count` elements; all for a negative number, as in `tf.data`."""
         limit = tf.cast(count, tf.int64)
         left = tf.where(limit < 0, self.count, tf.minimum(limit, self.count))
         return self._with(lambda d: d.take(count), count=left)
 
     def skip(self, count: Number, name: str | None = None) -> "SymbolicDataset":
+        """The elements behind the first `count`; none for a negative number, as in `tf.data`."""
         offset = tf.cast(count, tf.int64)
         left = tf.where(offset < 0, tf.zeros_like(offset), tf.maximum(self.count - offset, 0))
         return self._with(
@@ -340,6 +343,7 @@ class SymbolicDataset:
         )
 
     def prefetch(self, buffer_size: Number | None = None, name: str | None = None) -> "SymbolicDataset":
+        """The dataset itself, whose elements are computed when they are accessed."""
         return self
 
     def cache(self, filename: str = "", name: str | None = None) -> "SymbolicDataset":
@@ -593,7 +597,7 @@ def _zip_sequences(zip_datasets: Callable) -> Callable:
 
     @functools.wraps(zip_datasets)
     def call(*args: Structure, datasets: Structure = None, name: str | None = None) -> Any:
-        # zip(datasets=(a, b)), zip((a, b)) or zip(a, b)
+        # TensorFlow takes zip(datasets=(a, b)), zip((a, b)) and zip(a, b).
         structure = datasets if not args else args[0] if len(args) == 1 and datasets is None else args
         parts = tf.nest.flatten(structure)
         if not any(isinstance(part, SymbolicDataset) for part in parts):

@@ -57,6 +57,7 @@ class ElementAccess:
         return f"{ACCESS_PREFIX}{self.number}"
 
     def __call__(self, index: tf.Tensor) -> Nested:
+        """Adds a call of the access function, which the graph being built does not define, by importing its node."""
         graph_def = graph_pb2.GraphDef()
         # With an older version, scalar placeholders of the importing graph would lose their shape.
         graph_def.versions.producer = tf.version.GRAPH_DEF_VERSION
