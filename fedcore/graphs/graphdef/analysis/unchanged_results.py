@@ -8,6 +8,7 @@ every argument.
 """
 
 import functools
+from collections.abc import Iterable, Iterator
 
 from fedcore.graphs.dataflow.graph import PASS_THROUGH, Node, Region, Value, origin
 from fedcore.graphs.graphdef.form.captured_graph import CapturedGraph
@@ -29,7 +30,7 @@ class _Walk:
 
     def __init__(self, captured: CapturedGraph) -> None:
         self._captured = captured
-        self._positions = {node: i for i, node in enumerate(captured.main.nodes)}
+        self._assigned = _assigned_values(captured.main.nodes)
         self.source = functools.cache(self._source)
 
     def _source(self, value: Value) -> Value:
@@ -50,7 +51,7 @@ class _Walk:
         if node.op in _IDENTITIES:
             return node.inputs[output]
         if node.op == "ReadVariableOp":
-            return self._assigned(node)
+            return self._assigned.get(node)  # of a node in a region, none is known
         if node.op == "while":
             body = node.regions[1]
             return node.inputs[output] if self.source(body.results[output]) is body.arguments[output] else None
@@ -69,25 +70,32 @@ class _Walk:
         source = self.source(branch.results[output])
         return branch.arguments.index(source) if source in branch.arguments else None
 
-    def _assigned(self, read: Node) -> Value | None:
-        """The value that was assigned last to the variable that a node of the graph reads.
 
-        None if no AssignVariableOp has, or if another operation may have done so after it. Of a node in a region, None.
-        TensorFlow lets each use of a variable wait for the last one before it that may assign the variable, so the
-        order of the nodes is that of the uses.
-        """
-        handle = origin(read.inputs[0])
-        for node in reversed(self._captured.main.nodes[: self._positions.get(read, 0)]):
-            if node.op == "AssignVariableOp" and origin(node.inputs[0]) is handle:
-                return node.inputs[1]
-            if self._may_assign(node, handle):
-                return None
-        return None
+def _assigned_values(nodes: Iterable[Node]) -> dict[Node, Value | None]:
+    """For each node that reads a variable the value that was assigned last to the variable.
 
-    def _may_assign(self, node: Node, handle: Value) -> bool:
-        """Whether a node, or a node in its regions, takes the handle of a variable and does more than read it."""
-        if node.op in _READS or node.op == "Identity":
-            return False
-        if any(self._may_assign(n, handle) for region in node.regions for n in region.nodes):
-            return True
-        return any(origin(operand) is handle for operand in node.inputs)
+    None if no AssignVariableOp has assigned it, or if another operation may have done so after that. TensorFlow lets
+    each use of a variable wait for the last one before it that may assign the variable, so the order of the nodes is
+    that of the uses.
+    """
+    values: dict[Node, Value | None] = {}
+    assigned: dict[Value, Value] = {}  # handle -> value
+    for node in nodes:
+        if node.op == "ReadVariableOp":
+            values[node] = assigned.get(origin(node.inputs[0]))
+        elif node.op == "AssignVariableOp":
+            assigned[origin(node.inputs[0])] = node.inputs[1]
+        else:
+            for value in _possibly_assigned(node):
+                assigned.pop(value, None)
+    return values
+
+
+def _possibly_assigned(node: Node) -> Iterator[Value]:
+    """The handles, among other values, that a node, or a node in its regions, takes and does more with than read."""
+    if node.op in _READS or node.op == "Identity":
+        return
+    yield from map(origin, node.inputs)
+    for region in node.regions:
+        for inner in region.nodes:
+            yield from _possibly_assigned(inner)
