@@ -188,9 +188,7 @@ class Columns:
             return self._order
         if self.is_random:
             return select_rows(self._stored_rows(), self.steps, self._keys(seed, number))
-        depends_on_data = any(
-            step.kind == "filter" or (step.kind == "shuffle" and step.seeds is None) for step in self.steps
-        )
+        depends_on_data = any(s.kind == "filter" or (s.kind == "shuffle" and s.seeds is None) for s in self.steps)
         if not depends_on_data and (self.groups is None or len(self.groups) <= MAX_SHARED_GROUPS):
             steps = tuple([_ANY_MAP if step.kind == "map" else step for step in self.steps])  # a map changes no order
             groups = None if self.groups is None else self.groups.tobytes()

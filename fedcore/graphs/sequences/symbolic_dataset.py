@@ -513,9 +513,7 @@ class SymbolicIterator:
         try:
             tf.nest.assert_same_structure(specs, default, check_types=False)
             leaves = zip(tf.nest.flatten(default), tf.nest.flatten(specs), strict=True)
-            default_element = tf.nest.pack_sequence_as(
-                specs, [tf.convert_to_tensor(x, spec.dtype) for x, spec in leaves]
-            )
+            fallback = tf.nest.pack_sequence_as(specs, [tf.convert_to_tensor(x, spec.dtype) for x, spec in leaves])
         except (TypeError, ValueError) as error:
             expected = to_type(specs)
             raise TracingError(
@@ -524,7 +522,7 @@ class SymbolicIterator:
             ) from None
         index = self.position.read_value()
         has_next = index < self.sequence.count
-        element = tf.cond(has_next, lambda: self.sequence.element(index), lambda: default_element)
+        element = tf.cond(has_next, lambda: self.sequence.element(index), lambda: fallback)
         self.position.assign_add(tf.cast(has_next, tf.int64))
         return element
 
