@@ -48,6 +48,25 @@ def test_an_empty_batch_is_a_step_and_ends_nothing():
     assert steps(cohort) == sum(map(by_hand, cohort))
 
 
+def test_a_step_over_a_batch_may_loop_over_another_sequence():
+    @fc.tf_computation("float32", ("float32", [None]))
+    def add_rows(total, batch):
+        return total + tf.reduce_sum(batch)
+
+    @fc.federated_computation(fc.FederatedType(BATCHES, fc.CLIENTS), fc.FederatedType(BATCHES, fc.CLIENTS))
+    def products(batches, others):
+        def work(own, other):
+            def repeated(total, batch):
+                return fc.sequence_reduce(other, total, lambda inner_total, _: add_rows(inner_total, batch))
+
+            return fc.sequence_reduce(own, 0.0, repeated)
+
+        return fc.federated_sum(fc.federated_map(work, (batches, others)))
+
+    batches, others = [[[1.0] * 3, [1.0] * 2], [[1.0] * 3, [1.0]]], [[[0.0] * 2, [0.0] * 3], [[0.0] * 3] * 3]
+    assert products(batches, others) == 5 * 2 + 4 * 3
+
+
 def test_a_map_over_batches_sees_the_rows_that_are_there():
     @fc.tf_computation(("float32", [None]))
     def mean(batch):

@@ -242,6 +242,12 @@ def _has_batches(type_: Type) -> bool:
     return any(t.shape and t.sizes[0] is None for s in sequences for t in tensor_leaves(s.element))
 
 
+def _loops_over_sequence(module: Module, name: str) -> bool:
+    """Whether a function, or one that it names, reduces a sequence."""
+    functions = (f for f in map(module.__getitem__, named_by(module, name)) if isinstance(f, Function))
+    return any(op.kind == "sequence_reduce" for f in functions for op in f.operations)
+
+
 def _has_products_of_unequal_rows(module: Module, stage: Function) -> bool:
     """Whether a stage has products whose types are none of `TYPES_OF_EQUAL_ROWS`, and round."""
     graphs = (g for g in map(module.__getitem__, named_by(module, stage.name)) if isinstance(g, Graph))
@@ -419,6 +425,9 @@ def _check_operations(
             functions = (bound[o.name] for o in operands if o.name in bound)
             bound_callee, captured_differ, captured_types = next(functions, no_function)
             sequence = next(t for t in operand_types if isinstance(t, SequenceType))
+            if _has_batches(sequence) and _loops_over_sequence(module, callee or bound_callee):
+                # A padded value does not say of which loop's batch it is, and their sizes differ.
+                raise NoBatchingRule(op.kind, "its step over a batch loops over another sequence")
             arguments = [op.type, sequence.element] if op.kind == "sequence_reduce" else [sequence.element]
             call_differ, call_types = [*captured_differ, *([True] * len(arguments))], [*captured_types, *arguments]
             _check_callee(module, callee or bound_callee, call_differ, call_types, builds_graphs=builds_graphs)
