@@ -34,6 +34,10 @@ def test_means_of_halves_are_added_up_as_floats():
     check(lambda x: tf.reduce_mean(tf.cast(x, tf.float16)), normal(26003) + 1, tolerance=1e-2)
 
 
+def test_means_of_many_integers_are_integers():
+    check(lambda x: tf.reduce_mean(tf.cast(x * 9, tf.int32)), normal(1003) + 1)
+
+
 @pytest.mark.parametrize("keepdims", [False, pytest.param(True, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     ("shape", "axes"), [((2, 41, 317), [0, 2]), ((13, 1003), [0, 1]), ((9001, 3), [0]), ((3, 9001), [1])]

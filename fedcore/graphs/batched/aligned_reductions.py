@@ -111,7 +111,7 @@ def _reduce_rows(reduce: Callable, tensor: Value, rows: int, fill: float) -> Val
     """
     last, paddings = tensor.shape.rank - 1, [[0, 0] for _ in tensor.shape]
     count, entries = tensor.shape[rows], tensor.shape[last]
-    if (tensor.dtype.is_floating or tensor.dtype.is_complex) and count is not None:
+    if _rounds(tensor.dtype) and count is not None:
         in_strides = rows == last and count > ROWS_OF_SUM
         paddings[rows][1] = -count % (STRIDES_AT_ONCE * ROWS_OF_SUM if in_strides else ROWS_OF_SUM)
         if rows != last and entries is not None:
@@ -128,8 +128,7 @@ def _reduce_rows(reduce: Callable, tensor: Value, rows: int, fill: float) -> Val
 def _reduce_other_axes(reduce: Callable, tensor: Value, axes: list[int]) -> Value:
     """The reduction of axes that are not the batch.
 
-    If the last axis stays, it is padded to whole packets, so that no packet holds entries of two clients. Integers add
-    up to the same in every order.
+    If the last axis stays, it is padded to whole packets, so that no packet holds entries of two clients.
 
     Args:
         axes: of the tensor [K, …], none of which is the batch.
@@ -137,8 +136,8 @@ def _reduce_other_axes(reduce: Callable, tensor: Value, axes: list[int]) -> Valu
     last = tensor.shape.rank - 1
     if last in axes:
         return _reduce_run(reduce, tensor, axes)
-    entries, may_round = tensor.shape[last], tensor.dtype.is_floating or tensor.dtype.is_complex
-    extra = packet_padding(entries, tensor.dtype) if may_round and entries is not None else 0
+    entries = tensor.shape[last]
+    extra = 0 if entries is None else packet_padding(entries, tensor.dtype)
     if not extra:
         return reduce(tensor, axes)
     return reduce(ops.pad(tensor, [*([0, 0] for _ in range(last)), [0, extra]]), axes)[..., :entries]
@@ -175,6 +174,15 @@ def _reduce_run(reduce: Callable, tensor: Value, axes: list[int]) -> Value:
 
 
 def packet_padding(entries: int | None, dtype: tf.DType) -> int:
-    """Number of entries that fill the last packet; a whole packet if the number of entries is unknown."""
+    """Number of entries that fill the last packet; a whole packet if the number of entries is unknown.
+
+    0 for integers and booleans, which do not round and so have the same bits in every order.
+    """
+    if not _rounds(dtype):
+        return 0
     packet = PACKET_BYTES // dtype.size
     return packet if entries is None else -entries % packet
+
+
+def _rounds(dtype: tf.DType) -> bool:
+    return dtype.is_floating or dtype.is_complex
