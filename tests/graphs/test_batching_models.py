@@ -139,6 +139,11 @@ def test_the_padding_of_a_product_depends_on_both_operands(x, y, product):
     both(tf.ones([2, 3, 4, 4]), tf.ones([2, 3, 4, 4]))
 
 
+def test_another_tensor_may_have_padding_of_which_nothing_is_known():
+    value = BatchedValue(tf.ones([2, 3]), True, 0, padding=Padding.COPIES)
+    assert value.with_tensor(value.tensor, padding=Padding.UNKNOWN).padding is Padding.UNKNOWN
+
+
 def test_the_gradient_of_padded_rows_is_masked_once():
     def loss(x, y, w, b, v):
         logits = tf.nn.relu(x @ w + b) @ v

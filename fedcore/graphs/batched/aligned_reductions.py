@@ -56,7 +56,11 @@ def reduce_aligned(
     strides of `ROWS_OF_SUM`, so that padded rows are whole strides.
 
     Args:
-        rows: the axis of the batch, which is reduced and padded with `fill`; None if it is not reduced.
+        reduce: such as `ops.reduce_sum`: (tensor, axes) -> the tensor without these axes.
+        tensor: [K, …] of K clients.
+        axes: axes of the tensor, which has the clients as axis 0; they are not reduced.
+        rows: the axis of the batch, one of `axes`, which is padded with `fill`; None if the batch is not reduced.
+        fill: the number that changes no result, such as 0 for a sum.
     Raises:
         NoBatchingRule: the tensor has too many axes for TensorFlow's kernels.
     """
@@ -85,9 +89,11 @@ def _reduce_merged(
     unmerged = {0, rows}
     relevant_axes = [a for a, size in enumerate(sizes) if size != 1 or a in unmerged]
 
-    def kind(axis: int) -> int:
-        """Equal for neighbours that are merged: -1 for axes that stay, -2 for reduced ones, else the axis itself."""
-        return axis if axis in unmerged else -1 - (axis in axes)
+    def kind(axis: int) -> int | str:
+        """Equal for neighbours that are merged."""
+        if axis in unmerged:
+            return axis
+        return "reduced" if axis in axes else "stays"
 
     runs = [list(run) for _, run in itertools.groupby(relevant_axes, kind)]
     if len(runs) > MOST_AXES:
@@ -109,7 +115,7 @@ def _reduce_rows(reduce: Callable, tensor: Value, rows: int, fill: float) -> Val
         rows: the axis of the rows.
         fill: value of the appended rows, which leaves the result as it is.
     """
-    last, paddings = tensor.shape.rank - 1, [[0, 0] for _ in tensor.shape]
+    last, paddings = tensor.shape.rank - 1, [[0, 0] for _ in tensor.shape]  # of each axis, before and behind
     count, entries = tensor.shape[rows], tensor.shape[last]
     if _rounds(tensor.dtype) and count is not None:
         in_strides = rows == last and count > ROWS_OF_SUM
@@ -131,7 +137,7 @@ def _reduce_other_axes(reduce: Callable, tensor: Value, axes: list[int]) -> Valu
     If the last axis stays, it is padded to whole packets, so that no packet holds entries of two clients.
 
     Args:
-        axes: of the tensor [K, …], none of which is the batch.
+        axes: of the tensor [K, …]; neither the clients nor the batch.
     """
     last = tensor.shape.rank - 1
     if last in axes:
@@ -156,12 +162,12 @@ def _reduce_run(reduce: Callable, tensor: Value, axes: list[int]) -> Value:
     Args:
         axes: the reduced axes; the last axis of the tensor is among them.
     """
-    # The run begins with the first axis behind which all axes are reduced.
+    # The run begins with the first axis from which on all axes are reduced.
     first = next(a for a in range(tensor.shape.rank) if set(range(a, tensor.shape.rank)) <= set(axes))
     shape, other_axes = [-1 if s is None else s for s in tensor.shape], [a for a in axes if a < first]
     run = math.prod(shape[first:])
-    is_known = shape.count(-1) < 2 and not any(shape[a] == -1 for a in axes)
-    if reduce not in _FILL_OF_RUN or not is_known or run <= LONG_RUN or not packet_padding(run, tensor.dtype):
+    has_known_sizes = shape.count(-1) < 2 and not any(shape[a] == -1 for a in axes)  # a Reshape leaves one open
+    if reduce not in _FILL_OF_RUN or not has_known_sizes or run <= LONG_RUN or not packet_padding(run, tensor.dtype):
         return reduce(tensor, axes)
     if reduce is ops.reduce_mean and tensor.dtype.size < 4:
         return ops.cast(_reduce_run(reduce, ops.cast(tensor, tf.float32), axes), tensor.dtype)

@@ -15,7 +15,7 @@ from fedcore.ir.module import Operation, Ref, Symbol
 from fedcore.types import StructType, TensorType, Type, tensor_leaves
 
 Source = tuple[str, int]
-"""The name of a value, and the number of a leaf of it."""
+"""A leaf of a value: (name of the value, number of the leaf)."""
 
 
 @attrs.frozen
@@ -35,10 +35,11 @@ class AppendedRows:
 def appended_rows(
     stage: ClientStage, fold_operations: Sequence[Operation], partial_name: str | None
 ) -> dict[int, AppendedRows]:
-    """The leaves of the partial to which clients append rows, by number.
+    """Number of a leaf of the partial to which clients append rows -> the rows, as the fold appends them.
 
     Args:
-        fold_operations, partial_name: of the stage, see `split_stage`, `result_names`.
+        fold_operations: the operations of the stage that read its partial, in order.
+        partial_name: the value that the stage returns as its next partial; None if it returns none.
     Raises:
         NoBatchingRule: the size of a leaf is open for another reason, or other operations read it.
     """
@@ -50,25 +51,26 @@ def appended_rows(
         return {}
     join = stage.module.function(stage.join)
     left, right = (p.name for p in join.parameters)
-    folded = _trace_rows(fold_operations, stage.function.types(), {partial.name})
-    joined = _trace_rows(join.operations, join.types(), {left, right})
+    fold_sources = _trace_rows(fold_operations, stage.function.types(), {partial.name})
+    join_sources = _trace_rows(join.operations, join.types(), {left, right})
     zeros = tensor_leaves(stage.module.function(stage.zero).result_type)
-    dependent = {partial.name, *(op.name for op in fold_operations)}
+    names_in_fold = {partial.name, *(op.name for op in fold_operations)}
     rows: dict[int, AppendedRows] = {}
     for i in open_leaves:
-        appended = folded.get((partial_name, i))
+        appended = fold_sources.get((partial_name, i))
         if not isinstance(appended, AppendedRows) or appended.left != (partial.name, i):
             raise _no_rule(stage, i)
-        if appended.right[0] in dependent or zeros[i].shape is None or zeros[i].sizes[:1] != (0,):
-            raise _no_rule(stage, i)
-        if joined.get((join.result.name, i)) != AppendedRows((left, i), (right, i), appended.at_most):
+        is_from_client = appended.right[0] not in names_in_fold  # the rows do not depend on the partial
+        begins_empty = zeros[i].shape is not None and zeros[i].sizes[:1] == (0,)
+        expected_join = AppendedRows((left, i), (right, i), appended.at_most)
+        if not is_from_client or not begins_empty or join_sources.get((join.result.name, i)) != expected_join:
             raise _no_rule(stage, i)
         rows[i] = appended
     return rows
 
 
 def without_appends(operations: Iterable[Operation]) -> list[Operation]:
-    """The operations without those that append rows; readers of such a result read the rows before, its first operand.
+    """The operations without those that append rows; readers of their results read the first operand instead.
 
     %2 = append_rows(%1, %rows)
     %3 = struct(%sum, %2)          ->   %3 = struct(%sum, %1)
@@ -85,7 +87,7 @@ def without_appends(operations: Iterable[Operation]) -> list[Operation]:
 
 
 def is_static(type_: TensorType) -> bool:
-    """Whether clients' tensors of the type can be stacked: their sizes are known, and they are no strings."""
+    """Whether clients' tensors of the type can be stacked: they have equal shapes, and are no strings."""
     return type_.shape is not None and None not in type_.shape and type_.dtype.name != "str"
 
 
@@ -98,11 +100,14 @@ def _no_rule(stage: ClientStage, leaf: int) -> NoBatchingRule:
 def _trace_rows(
     operations: Iterable[Operation], types: Mapping[str, Type], names: Set[str]
 ) -> dict[Source, Source | AppendedRows]:
-    """For leaves of the results of operations, the leaf that they are, or the rows that they put together.
+    """Leaf of a result -> the leaf that a struct or an item takes over, or the rows that `append_rows` puts together.
+
+    Leaves that other operations compute have no entry.
 
     Args:
         types: of all names.
-        names: values whose leaves of open sizes only structs and `append_rows` may read.
+        names: values whose leaves of open sizes only structs, items and `append_rows` may read. So it is with results
+            that are computed from them.
     Raises:
         NoBatchingRule: another operation reads such a leaf.
     """
@@ -110,6 +115,7 @@ def _trace_rows(
     open_names = set(names)
 
     def leaves_of(name: str) -> list[Source | AppendedRows]:
+        """The origin of each leaf of a value; a leaf that an operation computes is its own."""
         return [origins.get((name, i), (name, i)) for i in range(len(tensor_leaves(types[name])))]
 
     for op in operations:

@@ -37,6 +37,7 @@ def batched_call(
     """Emits the operations of a graph for K clients into the graph being built.
 
     Args:
+        data: the serialized graph.
         arguments: leaves of the graph's parameter. Padded rows of an argument with a padded axis are copies of the
             client's own rows, or zeros if the client has none.
         sizes: int64 [K], number of rows in each client's batch; None if no argument has a padded axis.
@@ -128,8 +129,9 @@ def why_not_batchable(
     The graph is evaluated for two clients with batches of three rows in a block that is dropped.
 
     Args:
+        data: the serialized graph.
         batched_arguments: positions of the leaves of the parameter that differ between clients.
-        padded_axes: position of a leaf -> its padded axis; a batch of unknown size.
+        padded_axes: position of a leaf that is a batch -> the axis of its rows, whose number is unknown.
     """
     padded_axes = padded_axes or {}
     block = Block()

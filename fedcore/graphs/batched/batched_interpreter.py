@@ -163,21 +163,21 @@ class BatchedInterpreter:
         return call
 
     def _evaluate(self, op: Operation, types: list[Type], values: list, seed: Seed | None) -> Nested:
-        """The result of one operation of the stage for all clients of a group.
-
-        The map of a sequence is applied lazily, to each element that a reduction reads.
-
-        Raises:
-            NoBatchingRule: the operation is none of `BATCHABLE`.
-        """
+        """The result of one operation of the stage, for `Interpreter`; its nodes bear the user's line."""
         with from_source(NodeSource(op.kind, op.location)):
             return self._evaluate_operation(op, types, values)
 
     def _evaluate_operation(self, op: Operation, types: list[Type], values: list) -> Nested:
-        """Evaluates an operation; see `_evaluate`.
+        """The result of one operation of the stage for all clients of a group.
 
-        A loop reduces sequences. Calls of graphs run the functions of `_as_function`. Any other operation, such as a
-        struct, runs its meaning on batched values.
+        The map of a sequence is applied lazily, to each element that a reduction reads. A loop reduces sequences. Any
+        other operation, such as a struct or a call of a function (`_as_function`), runs its meaning on batched values.
+
+        Args:
+            types: of the operands.
+            values: the operands: nested batched values, sequences and functions.
+        Raises:
+            NoBatchingRule: the operation is none of `BATCHABLE`.
         """
         if op.kind not in BATCHABLE:
             raise NoBatchingRule(op.kind, "the operation stands outside of graphs")
@@ -225,9 +225,10 @@ class BatchedInterpreter:
         inputs: KnownInputs | None,
         forms: Forms,
     ) -> tuple[list[BatchedValue], Forms]:
-        """Builds the loop over the steps of a group, with the kernels held as the carry says.
+        """Builds the loop over the steps of a group, with the kernels and tables held as `forms` says.
 
-        The loop's tensors are those of dense leaves, then those that hold changed rows of tables, and low-rank kernels.
+        The loop's tensors are, in this order: the dense leaves; for each table the two tensors of its changed rows; the
+        tensors of the low-rank kernels.
 
         Args:
             sequence: of the clients of the group.
@@ -235,10 +236,10 @@ class BatchedInterpreter:
             function: (loop variables, element) -> loop variables.
             type_: of the loop variables.
             inputs: inputs of layers that are known before the loop; None if none are.
-            forms: how kernels are held low-rank, None if none is, and the tables whose changed rows are held.
+            forms: how kernels are held low-rank, and the tables whose changed rows are held.
         Returns:
-            The loop variables after all steps, and the forms that the step's results need. If these are others, the
-            loop is no use, and the list of variables is empty.
+            The loop variables after all steps, and the forms that the step's results need. If these differ from
+            `forms`, the loop is of no use, and the list of variables is empty.
         """
         carry, tables = forms
         as_value: Callable[[Value], BatchedValue] = shared
@@ -260,7 +261,7 @@ class BatchedInterpreter:
             """
             nonlocal next_carry, next_tables
             with self._step(sequence, s) as (element, columns, active):
-                leaves = dict(zip(dense, map(as_value, variables), strict=False))
+                leaves = dict(zip(dense, map(as_value, variables), strict=False))  # the first variables are dense
                 table_variables, kernel_variables = variables[len(dense) : first_kernel], list(variables[first_kernel:])
                 leaves.update(_tables(initial, tables, table_variables))
                 step_kernels = None if open_carry is None else open_carry.kernels_in_step(s, kernel_variables, columns)
@@ -268,10 +269,11 @@ class BatchedInterpreter:
                 values = [leaves[i] for i in range(len(initial))]
                 results = flatten(at_element(function, s)(unflatten(values, type_), element))
             tensors = [as_variable(results[i]) for i in dense]
-            rows_of = {i: rows_after_step(initial[i].tensor, results[i]) for i in tables}
-            next_tables = tuple(i for i, rows in rows_of.items() if rows is not None)
+            changed_rows = {i: rows_after_step(initial[i].tensor, results[i]) for i in tables}
+            next_tables = tuple(i for i, rows in changed_rows.items() if rows is not None)
+            # If the step makes a table dense, the loop is dropped, so any variables of equal types do.
             tensors += (
-                table_variables if next_tables != tables else [t for rows in rows_of.values() for t in rows or ()]
+                table_variables if next_tables != tables else [t for rows in changed_rows.values() for t in rows or ()]
             )
             if step_kernels is None:
                 return tensors, active
@@ -280,7 +282,7 @@ class BatchedInterpreter:
             return [*tensors, *kernel_variables], active
 
         variables = [as_variable(initial[i]) for i in dense]
-        factors = [t for i in tables for t in no_changed_rows(initial[i].tensor)]
+        factors = [t for i in tables for t in no_changed_rows(initial[i].tensor)]  # their rows grow from step to step
         factors += [] if open_carry is None else open_carry.initial_variables()
         has_half_steps = carry is None and self._layout.has_half_steps
         steps, final_variables = self._run_steps(
@@ -297,9 +299,9 @@ class BatchedInterpreter:
     def _step(
         self, sequence: BatchedSequence | Sequence, s: Value
     ) -> Iterator[tuple[Nested, list[Value], Value | None]]:
-        """Context in which step s is built: the element, its columns, and which clients are active (None: all are).
+        """Context in which step s is built; gives (the element, its columns, bool [K]: the active clients).
 
-        A client is active if its batch has rows.
+        A client is active if its batch has rows. None in the place of the active clients: all are.
         """
         if isinstance(sequence, Sequence):
             yield sequence.element(s), [], None
@@ -326,7 +328,7 @@ class BatchedInterpreter:
         Args:
             step: (sequence, step number, *loop variables) -> (loop variables, active clients).
             variables: the initial loop variables.
-            kept_by_step: as for `scan`.
+            kept_by_step: number of the last variables whose inactive rows the step itself leaves unchanged, see `scan`.
             has_half_steps: run the last steps, whose batches have at most half of the padded rows, in a second loop
                 that is built for that half.
         """

@@ -8,7 +8,7 @@ A `BatchedValue` stands for one tensor of the original graph. With K = 4 clients
     batch [rows, 7], per client    [4, 20, 7]                     batched=True, padded_axis=0
     its transpose [7, rows]        [4, 7, 20]                     batched=True, padded_axis=1
     rows read as pairs [2*rows]    [4, 40]                        batched=True, padded_axis=0, entries_per_row=2
-    ops.shape(batch) [2]            none                           batched=True, form=([20, 7], [41, 7], [62, 7])
+    shape of the batch [2]         none                           batched=True, form=([20, 7], [41, 7], [62, 7])
 
 A batch with fewer rows is padded. Operations compute with the padded rows; reductions over the batch mask them. A size
 that a graph reads from a batch therefore has two meanings: as the shape of a tensor it is the padded size, and as data
@@ -51,7 +51,7 @@ class NoBatchingRule(FedcoreError):
         super().__init__(f"{op} is not vectorised over clients: {why}")
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.op, self.why)
+        return type(self), (self.op, self.why)  # without the operand, a tensor of the graph being built
 
 
 @attrs.frozen(eq=False)
@@ -143,7 +143,8 @@ class ListElements:
     Args:
         shape: of one client's element; None if it is not known.
         are_stored: the list may already hold elements.
-        value: the known value that every element has. Loops pass shapes to their gradients through such lists.
+        value: the known value that every element has; None if there is none. Loops pass shapes to their gradients
+            through such lists.
     """
 
     shape: KnownValue | None = None
@@ -151,7 +152,11 @@ class ListElements:
     value: KnownValue | None = None
 
     def common_value(self, value: KnownValue | None) -> KnownValue | None:
-        """The value that every element has once one with this known value is stored."""
+        """The known value of all elements after another element is stored; None if they may differ.
+
+        Args:
+            value: the known value of that element; None if it is known only when the graph runs.
+        """
         return value if value is None or not self.are_stored or value.equals(self.value) else None
 
 
@@ -165,9 +170,9 @@ class BatchedValue:
         padded_axis: the axis of one client's value (client axis not counted) that is the padded batch; None if none is.
         entries_per_row: number of entries along the padded axis for each row of the batch.
         padding: content of the padded rows.
-        form: what the graph is built with beside the tensor, or in its place. Of a small value that is computed from
-            constants and shapes, the value at build time; of matrices that are a sum of few terms, these, and `tensor`
-            is None; of a tensor list, its elements, which `batched`, `padded_axis` and `padding` then describe.
+        form: what is known of the value beside its tensor, or in the place of a tensor. `KnownValue`: a small value
+            that is computed from constants and shapes. `LowRank`: matrices as a sum of few terms, without a tensor.
+            `ListElements`: of a tensor list, whose elements `batched`, `padded_axis` and `padding` describe.
     """
 
     tensor: Any  # Value | None; the type checker lets rules read it without a test for None
@@ -216,12 +221,12 @@ class BatchedValue:
     def with_tensor(self, tensor: Value, *, padding: Padding | None = None) -> "BatchedValue":
         """Value of another tensor with the batched and padded axes of this value.
 
-        Of a tensor list, the elements have other values.
+        The elements of a tensor list keep the shape that is known of them, but no known value.
 
         Args:
             padding: content of the padded rows. Default: that of a result computed row by row from this value.
         """
-        padding = padding or rowwise_padding([self])
+        padding = rowwise_padding([self]) if padding is None else padding
         form = attrs.evolve(self.form, value=None) if isinstance(self.form, ListElements) else None
         return BatchedValue(tensor, self.batched, self.padded_axis, self.entries_per_row, padding, form)
 
@@ -325,6 +330,6 @@ def place_of_rule(op: str) -> str:
 
 
 def _describe_place(fn: Callable) -> str:
-    """Module and line of a rule, for the message that refuses a second one."""
+    """Module and line of a rule; the module only, if the rule is no Python function."""
     code = getattr(inspect.unwrap(fn), "__code__", None)
     return fn.__module__ if code is None else f"{fn.__module__}, line {code.co_firstlineno}"
