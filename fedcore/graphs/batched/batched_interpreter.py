@@ -53,7 +53,8 @@ from fedcore.ir.operations import lookup
 from fedcore.types import Type
 
 Forms: TypeAlias = tuple[LowRankCarry | None, tuple[int, ...]]
-"""How a loop holds kernels low-rank, and the loop variables that are tables whose changed rows it holds."""
+"""How a loop holds its variables: (kernels held low-rank, None if none is; positions of tables of which it holds the
+changed rows). It holds all others dense."""
 
 BATCHABLE = ("struct", "item", "call", "bind", "literal", "generic_zero", "sequence_reduce", "sequence_map", "message")
 """Operations of a batched stage; fusing turns the others into graphs."""

@@ -46,16 +46,16 @@ MAX_WIDTH = 32
 GROUPS_PER_CALL = 8  # enough to put clients with similar numbers of steps together
 GROUPS_PER_CALL_SMALL = 16  # for small clients, where the overhead of a call shows
 ISAS_OF_EQUAL_ROWS = ("avx512",)
-"""Instruction sets on which a row of a product has the same bits beside any number of other rows, zeros included; for
-`TYPES_OF_EQUAL_ROWS`, whose products are oneDNN's."""
+"""Instruction sets on which a row of a product has the same bits beside any number of other rows, zeros included; in
+products of `TYPES_OF_EQUAL_ROWS`, which are oneDNN's."""
 
 TYPES_OF_EQUAL_ROWS = frozenset({tf.float32, tf.bfloat16})
 
 ISAS_OF_EQUAL_TILES = ("avx2",)
-"""Instruction sets with such rows only in products of few rows, whose number is a multiple of `TILE_ROWS`."""
+"""Instruction sets with such rows only in products of few rows, whose number is a multiple of `own_rows.TILE_ROWS`."""
 
 _PRODUCTS = ("MatMul", "Einsum", "Conv")
-"""Parts of the names of products and convolutions."""
+"""Parts of the names of the operations that are products or convolutions."""
 
 MAX_ONE_STEP_WIDTH = 128  # a quarter of a call of small clients: as many groups as run at once
 ONE_STEP_BYTES = 16 << 20
@@ -69,10 +69,10 @@ STORED_BYTES = 64 << 20
 
 MAX_WIDTH_IMAGES = 4  # the activations of a convolution are far larger than its batch
 
-_NOISY_GRADIENTS = "PreventGradient"  # of examples, see `fedcore.learning.models.example_gradients`
+_NOISY_GRADIENTS = "PreventGradient"
+"""Marks noise on the gradients of examples, see `fedcore.learning.models.example_gradients`."""
 
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
-
 
 AS_FAST_ALONE = "a kernel per client is as fast one client after the other"
 
@@ -93,7 +93,7 @@ class BatchingPolicy:
     """Sizes for a batched stage.
 
     Args:
-        width: clients of a group; 1 for a loop over clients.
+        width: clients of a group; 1 for a loop over clients, since an operation is as fast alone.
         call: clients of a call.
         low_rank: rank from which kernels of dense layers are kept low-rank in local training; 0 if none is kept, 1 for
             clients of one step only.
@@ -173,7 +173,7 @@ def batching_policy(
 
 
 def _rows_of_products(stage: ClientStage, target: Target) -> str:
-    """Which rows products have, so that other clients' rows decide no bits of a client's, see `own_rows`."""
+    """Which rows products have (`JOINED`, `EACH` or `TILES`), so that other clients decide no bits of a client's."""
     batches = any(_has_batches(p.type) for p in stage.client_parameters)
     if target.isa not in ISAS_OF_EQUAL_ROWS and (batches or _any_graph_has(stage.module, "MatMul")):
         return TILES if target.isa in ISAS_OF_EQUAL_TILES else EACH
@@ -181,28 +181,30 @@ def _rows_of_products(stage: ClientStage, target: Target) -> str:
 
 
 def _policy_of_tables(
-    parts: StageParts, step: "TrainingStep", state: int, block: int, why_loop: str | None
+    parts: StageParts, step: "TrainingStep", dense_bytes: int, block: int, why_loop: str | None
 ) -> BatchingPolicy | None:
     """The policy of a stage that keeps the changed rows of tables; None if it keeps none.
 
     A call stores all other weights of each client, so there may be few of them; it has one dense sum of the tables.
 
     Args:
-        state: bytes of a client's state with dense tables.
+        dense_bytes: of a client's state with dense tables.
         block: clients of a block.
         why_loop: the reason why clients run one after another.
     """
     tables = tables_of_step(*step[:3])
-    others = state - sum(4 * math.prod(shape) for shape in tables.values())
-    if not tables or others >= LARGE_STATE_BYTES or parts.stage.join is None:
+    other_bytes = dense_bytes - sum(4 * math.prod(shape) for shape in tables.values())
+    if not tables or other_bytes >= LARGE_STATE_BYTES or parts.stage.join is None:
         return None
+    # Graphs without control flow need no rules for a client alone, see `client_lane`.
     runs_alone = _runs_by_lane(parts.stage.module, parts.stage.function) and _missing_fold_rule(parts) is None
     if not runs_alone and _missing_rule(parts) is not None:
         return None
-    blocks = min(MAX_BLOCKS_OF_TABLES, max(1, STORED_BYTES // max(1, others * block)))
-    call = block << (blocks.bit_length() - 1)
+    blocks = min(MAX_BLOCKS_OF_TABLES, max(1, STORED_BYTES // max(1, other_bytes * block)))
+    call = block << (blocks.bit_length() - 1)  # a power of two of blocks
     table_rows = min(rows for rows, _ in tables.values())
-    return BatchingPolicy(2, call, why_loop=why_loop, parallel=clients_at_once(others), table_rows=table_rows)
+    # With `why_loop` no groups are made; the width says only that no operation is as fast alone.
+    return BatchingPolicy(2, call, why_loop=why_loop, parallel=clients_at_once(other_bytes), table_rows=table_rows)
 
 
 def _missing_rule(parts: StageParts) -> NoBatchingRule | None:
@@ -249,7 +251,7 @@ def _loops_over_sequence(module: Module, name: str) -> bool:
 
 
 def _has_products_of_unequal_rows(module: Module, stage: Function) -> bool:
-    """Whether a stage has products whose types are none of `TYPES_OF_EQUAL_ROWS`, and round."""
+    """Whether a stage has products that round, of other types than `TYPES_OF_EQUAL_ROWS`."""
     graphs = (g for g in map(module.__getitem__, named_by(module, stage.name)) if isinstance(g, Graph))
     nodes = (n for g in graphs for n in captured_graph(g, module.blob(g.digest)).nodes())
     types = {n["T"] for n in nodes if any(kind in n.op for kind in _PRODUCTS) and "T" in n.attributes}
@@ -271,8 +273,9 @@ def _rank_for_single_clients(parts: StageParts) -> int:
 
 
 def _runs_by_lane(module: Module, stage: Function) -> bool:
-    """Whether a stage can run for one client in a lane: operations with batching rules and static results, and graphs
-    without control flow.
+    """Whether a stage can run for one client in a lane of its own, see `client_lane`.
+
+    Its operations have to be `BATCHABLE` with static results, and its graphs without control flow.
     """
     for callee in map(module.__getitem__, named_by(module, stage.name)):
         if isinstance(callee, Graph):
@@ -285,8 +288,8 @@ def _runs_by_lane(module: Module, stage: Function) -> bool:
 
 
 TrainingStep: TypeAlias = tuple[Region, Type, int, Sequence[int]]
-"""The graph of a step, the type of its carry, and the positions among its arguments of the carry's first leaf, and of
-arguments that all clients share."""
+"""(graph of a training step, type of its carry, position of the carry's first leaf among the graph's arguments,
+positions of arguments that all clients share)."""
 
 
 def _training_step(
@@ -294,7 +297,8 @@ def _training_step(
 ) -> TrainingStep | None:
     """The step of the stage's first loop over batches that starts from values that all clients share.
 
-    The step of the loop is a graph, or a function that calls one, maybe with captured values (`bind`).
+    The step of the loop is a graph, or a function that calls one, maybe with captured values (`bind`). None if there is
+    no such loop.
 
     Args:
         operations: client operations of the stage.
@@ -305,24 +309,25 @@ def _training_step(
         if op.kind != "sequence_reduce" or op.operands[1].name in batched:
             continue
         function = op.operands[2]
-        captured: list[bool] = []  # whether all clients share it
+        captured_shared: list[bool] = []  # for each captured value whether all clients share it
         if isinstance(function, Ref) and function.name in bound:
             function, *captured_values = bound[function.name].operands
-            captured = [o.name not in batched for o in captured_values]
+            captured_shared = [o.name not in batched for o in captured_values]
         step = module[function.name] if isinstance(function, Symbol) else None
         if isinstance(step, Function):
-            return _step_of_function(module, step, [*captured, False, False], types[op.name])
+            return _step_of_function(module, step, [*captured_shared, False, False], types[op.name])
         if isinstance(step, Graph):
             return captured_graph(step, module.blob(step.digest)).main, types[op.name], 0, ()
     return None
 
 
 def _step_of_function(module: Module, step: Function, shared: list[bool], carry: Type) -> TrainingStep | None:
-    """A step that is the call of one graph; its last two parameters are the carry and the element.
+    """The step that a function is, if it only calls one graph; None for other functions.
 
-    The graph's arguments are the leaves of the operands of that call. None for other steps.
+    The graph's arguments are the leaves of the operands of that call.
 
     Args:
+        step: its last two parameters are the carry and the element.
         shared: for each parameter whether all clients share it.
         carry: type of the loop variables.
     """
@@ -349,7 +354,7 @@ def _step_of_function(module: Module, step: Function, shared: list[bool], carry:
 
 
 def _check_types(parts: StageParts) -> None:
-    """Raises if the sizes of clients' tensors can differ in another axis than the batch.
+    """Raises `NoBatchingRule` if values of clients cannot be stacked, but for the axis of the batch.
 
     Tests the parameters with values of clients, the value that is kept of a client, and the results of operations.
     """
@@ -374,7 +379,10 @@ def _has_static_result(op: Operation) -> bool:
 
 
 def _check_element(name: str, sequence: SequenceType) -> None:
-    """Raises if elements hold texts, or tensors of which only a part has a batch axis, or another axis is open."""
+    """Raises `NoBatchingRule` if elements of a sequence cannot be stacked.
+
+    That is if they hold texts, if an axis behind the batch has no static size, or if only some tensors have a batch.
+    """
     tensors = tensor_leaves(sequence.element)
     if any(t.dtype.name == "str" or t.shape is None or None in t.shape[1:] for t in tensors):
         raise NoBatchingRule("stack", f"%{name} holds elements {sequence.element}, of unknown sizes beyond their batch")
@@ -404,11 +412,12 @@ def _check_operations(
 
     Args:
         function: holds the operations, which are some of its own.
-        batched: names of values that differ between clients; such results are added.
+        batched: names of values that differ between clients; the names of results that do are added to it.
         builds_graphs: see `_check_graph`.
     """
     types = function.types()
-    bound: dict[str, tuple[str, list[bool], list[Type]]] = {}  # -> (function, whether captured values differ, types)
+    # Name of a bound function -> (the function's name, for each captured value whether it differs, and its type).
+    bound: dict[str, tuple[str, list[bool], list[Type]]] = {}
     seeded = seeded_symbols(module)
     for op in operations:
         if op.kind not in BATCHABLE:
@@ -462,13 +471,13 @@ def _check_callee(module: Module, name: str, differ: list[bool], types: list[Typ
 
 
 _reasons: LruCache[tuple, tuple[str, str] | None] = LruCache(1024)
-"""By graph and varying arguments the operation without a batching rule, and why; None if the graph can be batched."""
+"""(graph, arguments, rules) -> (the operation without a batching rule, why); None if the graph can be batched."""
 
 
 def _check_graph(
     module: Module, graph: Graph, batched_arguments: set[int], padded_axes: dict[int, int], *, builds_graphs: bool
 ) -> None:
-    """Raises if a graph cannot be computed for several clients at once, or if that is no faster.
+    """Raises `NoBatchingRule` if a graph cannot be computed for several clients, `FastAlone` if that is no faster.
 
     Args:
         batched_arguments: numbers of the graph's arguments that differ between clients.
@@ -500,8 +509,8 @@ def _check_graph(
 def _trains_convolutions(operations: frozenset[str], captured: CapturedGraph, batched_arguments: set[int]) -> bool:
     """Whether a graph computes gradients of kernels that differ between clients; in FedSGD all clients share them.
 
-    Follows in `differing` the values that depend on an argument that differs. A loop or a branch that does
-    counts as such a gradient, since it is not looked into.
+    `differing` holds the values that depend on an argument that differs. A loop or a branch that reads one counts as
+    such a gradient, since its inside is not searched.
 
     Args:
         operations: types of the graph's operations.
@@ -522,7 +531,7 @@ def _trains_convolutions(operations: frozenset[str], captured: CapturedGraph, ba
 
 
 def _drawn_numbers(region: Region) -> int:
-    """How many normal numbers a graph draws whatever the rows of a batch, such as noise for each weight."""
+    """How many normal numbers a graph draws in constant shapes, such as noise for each weight."""
     shapes = [node.inputs[0].node for node in region.nodes if node.op in _NORMALS]
     constants = [node["value"] for node in shapes if node is not None and node.op == "Const"]
     return sum(int(np.prod(shape)) for shape in constants)
@@ -578,15 +587,15 @@ def _rows_while_starting(stage: ClientStage) -> float:
         return 0.0
     sequences = [leaf for leaf in stage.client_leaves if isinstance(leaf, SequenceType)]
     elements = [t for s in sequences for t in tensor_leaves(s.element)]
-    positions = max((math.prod(_positions(t)) for t in elements if t.shape), default=1)
+    positions = max((_positions(t) for t in elements if t.shape), default=1)
     state = state_bytes(stage.function)
     return start_rows(parse_target(target), state, positions, has_loops=has_loops(stage.module))
 
 
-def _positions(type_: TensorType) -> list[int]:
-    """The axes of a row along which a model repeats: those of tokens, and of features all but the last."""
+def _positions(type_: TensorType) -> int:
+    """How often a model multiplies with its weights for one row: for each token, or for each vector of features."""
     sizes = type_.sizes[1:-1] if type_.dtype.is_inexact else type_.sizes[1:]
-    return [size or 1 for size in sizes]
+    return math.prod(size or 1 for size in sizes)
 
 
 def state_bytes(function: Function) -> int:
@@ -600,7 +609,7 @@ def _any_graph_has(module: Module, kind: str) -> bool:
 
 
 def _size_bytes(type_: Type) -> int:
-    """Bytes of a value; unknown sizes count as `ASSUMED_ROWS`, a sequence as one element, a text as 64 bits."""
+    """Bytes of a value; unknown sizes count as `ASSUMED_ROWS`, a sequence as one element, a text as 8 bytes."""
     total = 0
     for _, leaf in leaves(type_):
         for t in tensor_leaves(leaf.element) if isinstance(leaf, SequenceType) else [leaf]:

@@ -32,6 +32,7 @@ from fedcore.graphs.batched.client_contribution import (
     Contribution,
     FactoredContribution,
     Factors,
+    GroupFunction,
     PackedLeaves,
     Tensors,
     function_of_number,
@@ -63,15 +64,18 @@ def fold_blocks(reduction: Reduction, contributions: list[Contribution], lane_of
     if not reduction.zeros:
         return []
     factored_sums = _find_factored_sums(reduction, contributions, merges=int(lane_of.shape[0]) > 1)
-    totals = {i: _total(reduction, i, c, lane_of) for i, c in factored_sums.items()}
+    totals = {i: _factored_total(reduction, i, c, lane_of) for i, c in factored_sums.items()}
     (lane_of,) = _reverse_bits([lane_of])
     partial = _fold_clients(reduction, contributions, lane_of, without=factored_sums)
     merged = _merge_tree(reduction.merge, partial, ops.reduce_any(lane_of >= 0, axis=1))
     return [totals.get(i, t) for i, t in enumerate(merged)]
 
 
-def _total(reduction: Reduction, leaf: int, contribution: FactoredContribution, lane_of: Value) -> Value:
-    """A leaf of the partial, [1, n, m]; a sum of rows is not added to zeros, since it has no negative zeros."""
+def _factored_total(reduction: Reduction, leaf: int, contribution: FactoredContribution, lane_of: Value) -> Value:
+    """A leaf of the partial that `_find_factored_sums` names: its initial value plus the sum of all clients, [1, n, m].
+
+    A sum of changed rows has no negative zeros, so adding it to zeros would change nothing.
+    """
     total = contribution.sum_of_blocks(lane_of)
     if isinstance(contribution, ChangedRowsContribution) and reduction.starts_from_zeros(leaf):
         return total[None]
@@ -104,7 +108,7 @@ def _find_factored_sums(
 
 
 def sum_blocks_by_group(
-    group: Callable,
+    group: GroupFunction,
     reduction: Reduction,
     lane_of: Value,
     *,
@@ -119,7 +123,7 @@ def sum_blocks_by_group(
     initial partial is zeros, a group also merges its blocks: (0 + a) + (0 + b) has the bits of 0 + (a + b).
 
     Args:
-        group: first lane of a group (int64) -> leaves [width, …], or factors, of its clients' contributions.
+        group: computes the contributions of a group's clients.
         lane_of: int64 [blocks, block]: the lane of each client, negative for clients behind the last one. The lanes
             are in the order of the client indices.
         count: int64, number of groups.
@@ -128,7 +132,8 @@ def sum_blocks_by_group(
         joined: the sum of a block's factors is one product.
     """
     blocks, blocks_of_group = int(lane_of.shape[0]), width // int(lane_of.shape[1])
-    zeros, merge, addends = reduction.zeros, reduction.merge, reduction.sum_only_leaves
+    zeros, merge = reduction.zeros, reduction.merge
+    addends = reduction.sum_only_leaves  # leaf of the partial -> the leaf of the contribution that it adds
     merge_adds = len(reduction.leaves_only_merged_by_sums) == len(zeros)
     adds_to_zeros = merge_adds and all(map(reduction.starts_from_zeros, range(len(zeros))))
     is_subtree = blocks_of_group & (blocks_of_group - 1) == 0 and blocks % blocks_of_group == 0  # of the merge tree
@@ -146,7 +151,7 @@ def sum_blocks_by_group(
 
 
 def _sums_by_group(
-    group: Callable,
+    group: GroupFunction,
     specs: Sequence[tf.TensorSpec],
     lane_of: Value,
     count: Value,
@@ -252,7 +257,7 @@ class _GroupSummation:
 
 
 def _add_leaves(left: Tensors, right: Tensors, present: Presence | None = None) -> Tensors:
-    """The sums of the leaves of two partials; a merge that only adds."""
+    """A `Reduction.merge` that only adds; sums of absent blocks raise no error, so `present` is not read."""
     return [a + b for a, b in zip(left, right, strict=True)]
 
 
@@ -301,12 +306,12 @@ class _FlatLeaves:
 
 
 def _merge_tree(merge: Callable, partial: Tensors, present: Value) -> Tensors:
-    """Merges partials of blocks, leaves [blocks, …] in bit-reversed order, to leaves [1, …].
+    """Merges partials of blocks, leaves [blocks, …] in the order of `_reverse_bits`, to leaves [1, …].
 
-    Bit-reversed order makes the siblings of each level two contiguous halves, so that no level copies. If one sibling
-    has no clients, the result is the other sibling.
+    If one sibling has no clients, the result is the other sibling.
 
     Args:
+        merge: as `Reduction.merge`.
         present: bool [blocks], whether a block has clients, in the same order.
     """
     blocks = int(present.shape[0])
@@ -321,9 +326,10 @@ def _merge_tree(merge: Callable, partial: Tensors, present: Value) -> Tensors:
 
 
 def _reverse_bits(tensors: Tensors) -> Tensors:
-    """The tensors [blocks, …] with their entries in bit-reversed order, so that siblings of a level are two halves.
+    """The tensors [blocks, …] with their entries in bit-reversed order, so that no level of the merge tree copies.
 
-    Entry b moves to the position whose binary digits are those of b in reverse. The number of blocks is a power of two.
+    Entry b moves to the position whose binary digits are those of b in reverse. Block 2 i is then in the first half,
+    and its sibling 2 i + 1 at the same place in the second. The number of blocks is a power of two.
     """
     order = np.zeros(1, np.int64)
     while len(order) < int(tensors[0].shape[0]):
@@ -346,8 +352,8 @@ def fold_next_client(
     `fold_blocks` adds up the clients first too. Joined factors are multiplied with the last client.
 
     Args:
-        contributions: contributions of a call whose lane 0 holds the client.
-        previous: partial after the block's previous clients, leaves [1, …].
+        contributions: of a call whose lane 0 holds the client.
+        previous: partial after the block's previous clients, leaves [1, …]; not read for the first one.
         pending: leaf of the contribution -> the joined factors of the block's previous clients, each [1, r, …].
         is_first, is_last: bool, whether the client is the first or the last of its block.
         joined_rows: as in `FactoredContribution`.
@@ -355,7 +361,7 @@ def fold_next_client(
         The partial, leaves [1, …], and the joined factors with those of the client behind them.
     """
     pending = dict(pending)
-    folded = []
+    unjoined = []
     for c in contributions:
         if isinstance(c, FactoredContribution) and c.joined:
             (leaf,) = c.leaves.positions
@@ -363,8 +369,9 @@ def fold_next_client(
             left, right = (ops.concat(pair, 1) for pair in pairs)
             pending[leaf] = left, right
         else:
-            folded.append(c)
-    zeros, leaves = reduction.zeros, _unpack_leaves((c, c.value_of_first_lane()) for c in folded)
+            unjoined.append(c)
+    zeros, leaves = reduction.zeros, _unpack_leaves((c, c.value_of_first_lane()) for c in unjoined)
+    # Joined leaves, which are float32, count as zeros until the block's last client.
     client = [leaves[j] if j in leaves else ops.zeros([1, *s.shape]) for j, s in enumerate(reduction.specs)]
     partial = reduction.fold(client, [ops.where(is_first, z, b) for z, b in zip(zeros, previous, strict=True)])
     for i, j in reduction.sum_only_leaves.items():  # leaf i of the partial adds leaf j of the contribution
@@ -402,7 +409,7 @@ def _fold_clients(
     results = {i: ops.zeros([blocks, *z.shape[1:]], z.dtype) for i, z in enumerate(zeros) if i in without}
     results.update((i, zeros[i] + sums[j]) for i, j in addends.items())
     if len(results) < len(zeros):
-        # Leaves with factors are only summed; their matrices, if some groups have them, do not cover all lanes.
+        # Leaves with factors are in `results`; their matrices, if some groups have them, do not cover all lanes.
         dense_contributions = [
             c
             for c in contributions
@@ -415,8 +422,8 @@ def _fold_clients(
 def _fold_one_by_one(reduction: Reduction, contributions: list[ClientContribution], lane_of: Value) -> Tensors:
     """The partial of each block, leaves [blocks, …]: step b folds client b of every block, if the block has it.
 
-    Leaves that clients have as factors are only summed. The fold gets zeros for them, and its results for them are not
-    used.
+    Leaves that clients have as factors are summed by the caller. The fold gets zeros for them, which are float32 as
+    factors are, and its results for them are not used.
 
     Args:
         contributions: of all lanes, without factors.

@@ -88,17 +88,20 @@ class ChangedRows(LowRank):
         return ops.reduce_sum(self.values)[None]
 
     def gather(self, indices: Value) -> Value:
-        """The rows of some numbers, [..., m]. A number that is no row's raises the error of the dense table."""
+        """The rows of the given numbers, [..., m]. A number that is no row's raises the error of the dense table."""
         assert self.base is not None  # no rule looks up the rows of a change
-        others, count = ops.gather(self.base, indices), ops.size(self.numbers)
+        base_rows, count = ops.gather(self.base, indices), ops.size(self.numbers)
         _, positions = _union(self.numbers, ops.cast(ops.reshape(indices, [-1]), tf.int64))
-        position = ops.reshape(ops.minimum(positions, count), _sizes(indices))
-        own = ops.gather(ops.pad(self.values, [[0, 1], [0, 0]]), position)
-        return ops.where(ops.expand_dims(position < count, -1), own, others)
+        position = ops.reshape(ops.minimum(positions, count), _sizes(indices))  # `count` for rows that are not changed
+        changed_rows = ops.gather(ops.pad(self.values, [[0, 1], [0, 0]]), position)
+        return ops.where(ops.expand_dims(position < count, -1), changed_rows, base_rows)
 
 
 def table_sum(left: ChangedRows | Value, right: ChangedRows | Value, *, subtract: bool) -> ChangedRows | None:
-    """left + right or left - right, of which one may be a dense table; None if no base, or zeros, are left over."""
+    """left + right or left - right, of which one may be a dense table.
+
+    None if the result has no base: the two have different ones, or one is subtracted from zeros.
+    """
     if isinstance(left, Value) and isinstance(right, Value):
         return None
     left_table, right_table = (t if isinstance(t, ChangedRows) else None for t in (left, right))
@@ -118,28 +121,39 @@ def table_sum(left: ChangedRows | Value, right: ChangedRows | Value, *, subtract
     else:
         first, second = tables
         rows, positions = _union(first.numbers, second.numbers)
-        values = [_at(first, rows, ops.range_(ops.size(first.numbers))), _at(second, rows, positions)]
+        first_positions = ops.range_(ops.size(first.numbers))  # `_union` begins with the numbers of the first
+        values = [_values_in_rows(first, rows, first_positions), _values_in_rows(second, rows, positions)]
     total = values[0] - values[1] if subtract else values[0] + values[1]
     return ChangedRows.of(tables[0].shape, rows, total, base)
 
 
 def gradient_rows(shape: tuple[int, int], values: Value, segments: Value) -> ChangedRows:
-    """The sum of rows [b, m] by their segments [b], numbers of the rows of a table; negative ones are left out."""
+    """A table, zeros but for the sums of rows, such as the gradient of an embedding.
+
+    Args:
+        shape: (V, m).
+        values: [b, m], the rows that are added.
+        segments: [b], for each of them the number of the row to which it is added; negative: it is left out.
+    """
     segments = ops.cast(segments, tf.int64)
     present = ops.where(segments >= 0)[:, 0]
     rows, positions = _distinct(ops.gather(segments, present))
     return ChangedRows.of(shape, rows, ops.unsorted_segment_sum(ops.gather(values, present), positions, ops.size(rows)))
 
 
-def _at(table: ChangedRows, rows: Value, positions: Value) -> Value:
-    """The values of a table in some rows, among which its changed ones have the given positions."""
+def _values_in_rows(table: ChangedRows, rows: Value, positions: Value) -> Value:
+    """The rows of a table with the numbers `rows` [r], among which are all its changed ones: [r, m].
+
+    Args:
+        positions: where the numbers of the changed rows stand in `rows`.
+    """
     if table.base is None:
         return ops.unsorted_segment_sum(table.values, positions, ops.size(rows))
     return ops.operation("TensorScatterUpdate", ops.gather(table.base, rows), positions[:, None], table.values)
 
 
 def _union(left: Value, right: Value) -> tuple[Value, Value]:
-    """(the distinct left numbers, then the others of the right; the positions of the right numbers among them).
+    """(the distinct numbers of both: the left ones, then the others; the position of each right number among them).
 
     The positions are gathered: TensorFlow infers no shapes of a function in which the size of a loop variable bounds a
     slice.
@@ -149,7 +163,7 @@ def _union(left: Value, right: Value) -> tuple[Value, Value]:
 
 
 def _sizes(indices: Value) -> ops.Sizes:
-    """The shape of indices, as a constant if it has at most one unknown size."""
+    """The shape of indices, as a constant where a Reshape can find the unknown size: if there is at most one."""
     sizes = [-1 if s is None else s for s in indices.shape] if indices.shape.rank is not None else [-1, -1]
     return sizes if sizes.count(-1) < 2 else ops.shape(indices)
 
@@ -178,12 +192,12 @@ def no_changed_rows(table: Value) -> list[Value]:
 
 
 def table_value(table: Value, rows: Value, values: Value) -> BatchedValue:
-    """The value of a table whose changed rows loop variables hold."""
+    """The value of a loop variable that is a table, from the two variables that hold its changed rows."""
     return BatchedValue(None, True, form=ChangedRows(tuple(table.shape), 1, factors=((rows, values),), base=table))
 
 
 def rows_after_step(table: Value, result: BatchedValue) -> list[Value] | None:
-    """The loop variables of a step's result for a table; None if the result is not that table with changed rows."""
+    """The two loop variables that hold a step's result for a table; None if that is not the table with changed rows."""
     form = result.form
     return list(form.factors[0]) if isinstance(form, ChangedRows) and form.base is table else None
 
@@ -205,10 +219,10 @@ def tables_of_step(region: Region, carry: Type, first: int) -> dict[int, tuple[i
     tables = {i: v for i, v in tables.items() if 4 * v.shape.num_elements() >= LEAST_TABLE_BYTES}
     shapes = [v.shape for v in tables.values()]
     table_of = {v: i for i, v in tables.items()}  # a table, maybe with changes -> the loop variable that it was
-    changes: set[Value] = set()
-    dense: set[int] = set()
+    changes: set[Value] = set()  # values that are zeros but for few rows, see `_is_change`
+    dense: set[int] = set()  # tables of which an operation reads all rows
     for node in region.nodes:
-        in_tables, in_changes = ([v in known for v in node.inputs] for known in (table_of, changes))
+        in_tables, in_changes = ([v in values for v in node.inputs] for values in (table_of, changes))
         if node.op == "UnsortedSegmentSum" and node.outputs[0].shape in shapes and not any(in_tables + in_changes):
             changes.add(node.outputs[0])
         elif node.op in PASS_THROUGH and in_tables[0]:
@@ -224,8 +238,8 @@ def tables_of_step(region: Region, carry: Type, first: int) -> dict[int, tuple[i
     for i, result in enumerate(region.results):
         if result in changes or table_of.get(result, i) != i:
             return {}
-    kept = {i: v.shape for i, v in tables.items() if i not in dense and table_of.get(region.results[i]) == i}
-    return {i: (int(shape[0]), int(shape[1])) for i, shape in kept.items()}
+    sparse = {i: v.shape for i, v in tables.items() if i not in dense and table_of.get(region.results[i]) == i}
+    return {i: (int(shape[0]), int(shape[1])) for i, shape in sparse.items()}
 
 
 def most_changed_rows(
@@ -237,17 +251,17 @@ def most_changed_rows(
     dense one are left out.
 
     Args:
-        before: of the graphs that run before a client's loop; of the shared tables they make no others.
-        others: of the loop's step, and of the graphs behind it.
+        before: the graphs that run before a client's loop; a table that they compute is a dense one.
+        others: the graphs of the loop's step, and those behind the loop.
     """
     numbers: dict[tuple[int, int], int] = {}
-    dense = {_table(v) for region in before for n in region.nodes if n.op not in PASS_THROUGH for v in n.outputs}
+    dense = {_table_shape(v) for region in before for n in region.nodes if n.op not in PASS_THROUGH for v in n.outputs}
     for node in (node for region in others for node in region.nodes):
         if node.op not in _KEEP_CHANGES:
-            dense.update(map(_table, node.outputs))
+            dense.update(map(_table_shape, node.outputs))
         if node.op not in _READ_CHANGES:
-            dense.update(map(_table, node.inputs))
-        shape = _table(node.outputs[0]) if node.op == "UnsortedSegmentSum" else None
+            dense.update(map(_table_shape, node.inputs))
+        shape = _table_shape(node.outputs[0]) if node.op == "UnsortedSegmentSum" else None
         if shape is not None and shape[0] >= table_rows:
             count = node.inputs[1].shape.num_elements()
             numbers[shape] = numbers.get(shape, 0) + (shape[0] if count is None else count)
@@ -263,10 +277,11 @@ _KEEP_CHANGES = frozenset(
 """Operations with rules for tables: of tables with changed rows they make such ones, or zeros."""
 
 _READ_CHANGES = _KEEP_CHANGES | {"Sum", "GatherV2", "Shape"}
+"""Operations that take tables with changed rows as they are."""
 
 
-def _table(value: Value) -> tuple[int, int] | None:
-    """The shape of a table; None of other values."""
+def _table_shape(value: Value) -> tuple[int, int] | None:
+    """(V, m) of a value that may be a table; None for other values."""
     return (int(value.shape[0]), int(value.shape[1])) if _is_table(value.dtype, value.shape) else None
 
 
@@ -281,15 +296,14 @@ def _looks_up_rows(node: Node) -> bool:
 def _is_change(node: Node, in_changes: list[bool]) -> bool:
     """Whether the result of a node is a change: zero in all rows in which each change that it reads is zero.
 
-    Sums of changes are, and multiples by one number.
-
     Args:
         in_changes: for each operand whether it is a change.
     """
+    # Sums of changes, and multiples of a change by one number.
     if node.op in PASS_THROUGH or node.op in ("Neg", "Add", "AddV2", "AddN", "Sub"):
         return bool(in_changes) and all(in_changes)
-    if node.op == "Mul" and in_changes[1]:
-        return not in_changes[0] and node.inputs[0].shape.rank == 0
+    if node.op == "Mul" and in_changes == [False, True]:
+        return node.inputs[0].shape.rank == 0
     return node.op in ("Mul", "RealDiv", "DivNoNan") and in_changes == [True, False] and node.inputs[1].shape.rank == 0
 
 

@@ -16,7 +16,7 @@ Decision 0185.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
 import tensorflow as tf
@@ -134,11 +134,9 @@ class Lanes:
         position = lane_of - self.first
         return ops.where((lane_of >= 0) & (position >= 0) & (position < self.count), position, self.count)
 
-    def select(self, numbers: Value | None) -> Any:
-        """The numbers, int64 [lanes + 1], of these lanes, then 0 for absent clients, from those of all lanes of the
-        call.
-        """
-        return None if numbers is None else ops.pad(numbers[self.first : self.first + self.count], [[0, 1]])
+    def select(self, numbers: Value) -> Value:
+        """int64 [lanes + 1]: the numbers of these lanes among those of all lanes; then 0 for absent clients."""
+        return ops.pad(numbers[self.first : self.first + self.count], [[0, 1]])
 
 
 @attrs.frozen
@@ -148,6 +146,7 @@ class ClientContribution:
     Args:
         leaves: the leaves that it holds.
         groups: TensorList of tensors [width, …], one for each group, then zeros [1, …].
+        lanes: the lanes of these groups.
     """
 
     leaves: PackedLeaves
@@ -209,6 +208,7 @@ class FactoredContribution:
         leaves: the leaf.
         lefts, rights: TensorLists of factors, [width, r, n] and [width, r, m] for each group, then factors without
             rows.
+        lanes: the lanes of these groups.
         joined: the sum of a block is one product of the factors of all its clients; else their products are added.
         rows: int64 [lanes + 1]: number of rows of each lane's factors, behind which there are zeros; 0 at the end,
             for absent clients. None: all rows count.
@@ -314,7 +314,7 @@ class FactoredContribution:
         return total
 
     def _join_factors(self, lanes: Value) -> tuple[Value, Value]:
-        """The factors [1, r, n] and [1, r, m] of all given lanes, one behind the other."""
+        """The factors of all given lanes behind one another, as one pair: [1, rows, n] and [1, rows, m]."""
         left, right = (ops.concat(self._factors(side, lanes), 1) for side in (0, 1))
         return left, right
 
@@ -324,7 +324,7 @@ class FactoredContribution:
         Args:
             side: 0 for left factors, 1 for right ones.
         """
-        groups, columns = (self.lefts, self.rights)[side], self.leaves.spec.shape[side]
+        groups, columns = (self.lefts, self.rights)[side], self.leaves.spec.shape[side]  # n or m
         if self.rows is None:
             return _slices(groups, lanes, self.lanes.width, tf.float32, [None, columns])
         return _first_rows(groups, lanes, self.lanes.width, columns, ops.gather(self.rows, lanes))
@@ -364,7 +364,11 @@ class ChangedRowsContribution(FactoredContribution):
 
 
 def _sum_by_row(tables: Sequence[tuple[Value, Value]]) -> tuple[Value, Value]:
-    """The sum of tables of changed rows, each of numbers [r] and rows [r, m]: those of any table, once each."""
+    """The sum of tables of changed rows: (the distinct numbers [r] of all tables, the sum of their rows [r, m]).
+
+    Args:
+        tables: of each table the numbers [r] and the rows [r, m], added in this order.
+    """
     numbers, rows = (ops.concat(parts, 0) for parts in zip(*tables, strict=True))
     distinct, positions = ops.operation("Unique", numbers, out_idx=tf.int32)
     return distinct, ops.unsorted_segment_sum(rows, positions, ops.size(distinct))
@@ -435,12 +439,12 @@ def _group_tensors(groups: Value, lanes: Value, width: int, dtype: tf.DType, sha
     ]
 
 
-Group: TypeAlias = Callable[[Value], Sequence[Value | Factors]]
+GroupFunction: TypeAlias = Callable[[Value], Sequence[Value | Factors]]
 """Maps the first lane of a group (int64) to the leaves [width, …], or factors, of its clients' contributions."""
 
 
 def contributions_by_group(
-    groups: Sequence[tuple[Group, Value]],
+    groups: Sequence[tuple[GroupFunction, Value]],
     width: int,
     specs: Sequence[tf.TensorSpec],
     *,
@@ -482,7 +486,7 @@ def contributions_by_group(
     keys = sorted(stores, key=lambda key: (key[0], key[1] != TENSOR), reverse=True)
     contributions = [stores[key].contribution(width) for key in keys]
     return [
-        attrs.evolve(c, joined=joined, joined_rows=joined_rows, rows=c.lanes.select(rows))
+        attrs.evolve(c, joined=joined, joined_rows=joined_rows, rows=None if rows is None else c.lanes.select(rows))
         if isinstance(c, FactoredContribution)
         else c
         for c in contributions
@@ -494,6 +498,7 @@ TENSOR, FACTORS, CHANGED_ROWS = "tensor", "factors", "changed rows"
 
 
 def _kind(leaf: Value | Factors) -> str:
+    """The kind of a leaf; numbers of changed rows, [1, r], have one axis less than left factors."""
     if not isinstance(leaf, tuple):
         return TENSOR
     return FACTORS if leaf[0].shape.rank == 3 else CHANGED_ROWS
@@ -519,13 +524,12 @@ def _reserve_stores(
     return stores
 
 
-def _trace_group(group: Group, packed: list[PackedLeaves]) -> tuple[Callable, list[str]]:
+def _trace_group(group: GroupFunction, packed: list[PackedLeaves]) -> tuple[Callable, list[str]]:
     """(traced function from the first lane of a group to the tensors that are stored of it, kind of each packed leaf).
 
     A leaf that groups have as factors stands alone in its `PackedLeaves`: the first of its positions is the only one.
 
     Args:
-        group: first lane -> leaves of the contributions.
         packed: the stored tensors of a contribution.
     """
     leaf_kinds: list[str] = []  # known once the function is traced
@@ -549,10 +553,10 @@ class _Store:
 
     Args:
         leaves: the packed leaf.
-        kind: how these groups have it.
+        kind: `TENSOR`, `FACTORS` or `CHANGED_ROWS`.
         first_group: int64, index of the first of these groups.
         group_counts: int64, how many of these groups each function computes.
-        lists: one TensorList, or two for the left and the right factors.
+        lists: one TensorList, or two, for the two tensors of the kind.
     """
 
     leaves: PackedLeaves
@@ -563,7 +567,7 @@ class _Store:
 
     @property
     def _tensors(self) -> list[tuple[list[int], tf.DType]]:
-        """Shapes and dtypes of the tensors of one client; -1 for a number of rows."""
+        """(shape, dtype) of each tensor that is stored of one client; -1 for its number of rows."""
         shape, dtype = [*self.leaves.spec.shape], self.leaves.spec.dtype
         if self.kind == CHANGED_ROWS:
             return [([-1], tf.int64), ([-1, shape[1]], dtype)]
@@ -574,7 +578,7 @@ class _Store:
         last = ops.cast(ops.add_n(self.group_counts), tf.int32)
         self.lists = [reserve_list(last + 1, [-1, *shape], dtype) for shape, dtype in self._tensors]
 
-    def contribution(self, width: int) -> "Contribution":
+    def contribution(self, width: int) -> Contribution:
         """The contribution of these groups, once their results are in the lists.
 
         Absent clients read the element behind those of the groups: zeros, or factors without rows.
@@ -585,7 +589,7 @@ class _Store:
         groups = ops.add_n(self.group_counts)
         index, lists = ops.cast(groups, tf.int32), []
         for list_, (shape, dtype) in zip(self.lists, self._tensors, strict=True):
-            absent_value = ops.zeros([1, *(max(s, 0) for s in shape)], dtype)  # -1 rows: none
+            absent_value = ops.zeros([1, *(max(s, 0) for s in shape)], dtype)  # 0 rows where their number is -1
             lists.append(ops.operation("TensorListSetItem", list_, index, absent_value))
         lanes = Lanes(width, self.first_group * width, groups * width)
         if self.kind == TENSOR:
@@ -601,7 +605,7 @@ def reserve_list(size: Value, shape: list, dtype: tf.DType) -> Value:
 
 
 def write_results(
-    fn: Callable,
+    fn: Callable[[Value], Tensors],
     count: Value,
     lists: Sequence[tuple[Value, Value | int]],
     step: int = 1,

@@ -159,8 +159,8 @@ class ClientGroups:
             self._data_products = DataProducts(tensors.pop(0), self._rows(arguments), self._layout.width)
 
         def has_client() -> Value:
-            """Bool [lanes]: the lanes with a client, computed once for all groups, where a rule asks for it."""
-            with building(lane_of.block):  # absent clients have the lane -1, which is left out
+            """bool [lanes]: the lanes with a client, computed once for all groups, where a rule asks for it."""
+            with building(lane_of.block):  # absent clients have the lane -1, which a segment sum leaves out
                 return ops.unsorted_segment_sum(lane_of * 0 + 1, lane_of, lanes) > 0
 
         group = functools.partial(self._run_group, arguments, seeds, dict(invariant), has_client)
@@ -169,9 +169,10 @@ class ClientGroups:
     def _functions_of_groups(self, group: Callable, arguments: list, count: Value) -> list[tuple[Group, Value]]:
         """The functions of groups, in the order of the groups, each with the number of groups (int64) that it computes.
 
-        With levels of padded batches there is one for each level, the largest first. If clients exceed `low_rank_steps`
-        in a way that changes the graph, the groups of these clients come first, with a function of their own; their
-        kernels are dense if kernels are kept low-rank for clients of one step only. Otherwise one serves all groups.
+        Schedules sort groups by level, then by number of steps, so those of one function are neighbours. With levels of
+        padded batches there is one function for each level, the largest first. If clients exceed `low_rank_steps` in a
+        way that changes the graph, the groups of these clients come first, with a function of their own; their kernels
+        are dense if kernels are kept low-rank for clients of one step only. Otherwise one serves all groups.
 
         Args:
             group: `_run_group` for the arguments.
@@ -181,20 +182,22 @@ class ClientGroups:
         layout = self._layout
         if layout.levels:
             largest = ops.reduce_max(ops.reshape(self._rows(arguments).sizes, [count, -1]), axis=1)  # of each group
+            # A group has the smallest level into which its largest batch fits.
             bounds = zip(layout.levels, [*layout.levels[1:], -1], strict=True)
             counts = [
-                ops.reduce_sum(ops.cast((largest <= level) & (largest > below), tf.int64)) for level, below in bounds
+                ops.reduce_sum(ops.cast((largest <= level) & (largest > smaller_level), tf.int64))
+                for level, smaller_level in bounds
             ]
             return list(zip([functools.partial(group, level=level) for level in layout.levels], counts, strict=True))
         if not layout.has_longer_groups:
             return [(group, count)]
         # A group is longer if its first lane, whose client takes most steps, has a batch behind the low-rank steps.
         sizes = self._rows(arguments).sizes[:: layout.width, layout.low_rank_steps]
-        longer = ops.reduce_sum(ops.cast(sizes > 0, tf.int64))
+        longer_count = ops.reduce_sum(ops.cast(sizes > 0, tf.int64))
         longer_layout = attrs.evolve(layout, low_rank_steps=0) if layout.keeps_one_step else layout
         return [
-            (functools.partial(group, layout=longer_layout), longer),
-            (functools.partial(group, layout=attrs.evolve(layout, exceeds_low_rank=False)), count - longer),
+            (functools.partial(group, layout=longer_layout), longer_count),
+            (functools.partial(group, layout=attrs.evolve(layout, exceeds_low_rank=False)), count - longer_count),
         ]
 
     def _run_client(
@@ -243,7 +246,7 @@ class ClientGroups:
         layout = layout or self._layout
         factored_leaves = {} if layout.exceeds_low_rank else factored_leaves
         lanes = Window(first_lane, layout.width)
-        group_arguments = [_group_of(v, lanes, first_lane, level) for v in arguments]
+        group_arguments = [_slice_group(v, lanes, first_lane, level) for v in arguments]
         assumed_finite: list[Value] = []
         products = (
             None
@@ -284,7 +287,12 @@ class ClientGroups:
 
         If the factor is not finite, neither is that leaf, which the runtime tests. Without such a leaf nobody would
         notice, so the stage is built again without assumptions (`lacks_witness`).
+
+        Args:
+            leaves: of the group's contributions.
+            factored_leaves: as in `Group`.
         """
+        # id of a left factor -> leaf of the partial
         witness_of = {id(f[0]): factored_leaves[i] for i, f in enumerate(leaves) if isinstance(f, tuple)}
         self.witness_leaves.update(witness_of[id(left)] for left in assumed_finite if id(left) in witness_of)
         self.lacks_witness |= any(id(left) not in witness_of for left in assumed_finite)
@@ -296,11 +304,12 @@ class ClientGroups:
         return sequence.rows
 
     def with_products(self, realized: Realized) -> Realized:
-        """The function of a call, with that of its last operand, the products of a first layer's inputs, if it has one.
+        """The function of a call, with the function that computes its last operand: products of a first layer's inputs.
 
         A runtime computes these products once, and keeps them while it keeps the clients' data. Their function's
         operands are the columns, the index and the sizes of the clients' sequence, which are operands of the call as
-        well: `Products.operands` has their numbers. Called when the groups are built, which tells if they read any.
+        well: `Products.operands` has their numbers. Called once the groups are built; if none reads such products, the
+        function of the call is returned as it is.
         """
         if self._data_products is None or self._data_products.layer_input is None:
             return realized
@@ -346,10 +355,15 @@ def _client_arguments(parameters: SequenceOf[Parameter], layout: PackedLayout, t
     return arguments
 
 
-def _group_of(value: Nested, lanes: Window, first_lane: Value, level: int | None) -> Nested:
-    """A group's part of an argument of all clients; `level`, if not None, is the padded size of its batches."""
+def _slice_group(value: Nested, lanes: Window, first_lane: Value, level: int | None) -> Nested:
+    """The part of an argument of all clients that belongs to the clients of a group.
+
+    Args:
+        value: a batched value or sequence, or a nested tuple of these.
+        level: the padded size of the group's batches; None: that of the call.
+    """
     if isinstance(value, tuple):
-        return tuple(_group_of(part, lanes, first_lane, level) for part in value)
+        return tuple(_slice_group(part, lanes, first_lane, level) for part in value)
     if not isinstance(value, BatchedSequence):
         return batched(lanes.of(value.tensor))
     sequence = value.group(lanes, first_lane)

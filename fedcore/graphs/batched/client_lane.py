@@ -28,18 +28,18 @@ CONTROL_FLOW = ("While", "StatelessWhile", "If", "StatelessIf", "Case", "Statele
 
 
 def is_straight(operations: frozenset[str]) -> bool:
-    """Whether a graph's operations are emitted as they are where clients have no axis."""
+    """Whether a graph has no loops, branches and tensor lists, whose batching rules a client in a lane would need."""
     return not any(op in CONTROL_FLOW or "TensorList" in op for op in operations)
 
 
 @attrs.frozen
 class LowRankSteps:
-    """The part of a client's data that decides the graph.
+    """How clients alone are trained: what the graph of a call depends on, besides the layouts of their sequences.
 
     Args:
-        rank: the plan's rank, from which kernels are kept low-rank.
+        rank: the plan's rank, from which kernels are kept low-rank; 0 keeps none.
         low_rank_steps: number of steps whose batches together have that many rows.
-        exceeds: whether the client takes more steps than that.
+        exceeds: whether a client takes more steps than that.
         table_rows: of the plan: the rows of the smallest table whose changed rows are kept; 0 keeps none.
     """
 
@@ -58,23 +58,26 @@ class LowRankSteps:
         rank, so that each step would compute the dense kernels anyway.
 
         Args:
-            leaves: leaves of the arguments of the block's clients.
-            seeds, numbers: seed of each client and number of each leaf, from which random pipelines draw.
+            leaves: of the arguments of the block's clients.
+            seeds, numbers: seed of each client and number of each leaf, from which random pipelines draw; see
+                `ClientLeaves.orders`.
             rank: the plan's rank: number of rows of factors from which a kernel is better dense.
         """
         if len(leaves.sequences) != 1:
             return None
-        ((position, columns),) = leaves.sequences.items()
+        (columns,) = leaves.sequences.values()
         low_rank_steps = steps_of_rank(columns, rank)
         if low_rank_steps < 2:
             return None
-        orders = [c.read(int(seed), numbers[position]) for c, seed in zip(columns, seeds, strict=True)]
-        step_counts = list(map(len, orders))  # a reading order has an entry for each batch
-        return cls(rank, low_rank_steps, exceeds=max(step_counts) > low_rank_steps)
+        (orders,) = leaves.orders(seeds, numbers).values()
+        most_steps = max(map(len, orders))  # a reading order has an entry for each batch
+        return cls(rank, low_rank_steps, exceeds=most_steps > low_rank_steps)
 
     def layout(self, layouts: SequenceOf[Layout | None]) -> PackedLayout:
-        """The layout of clients alone. If one exceeds the low-rank steps, its change is no product of factors, and the
-        changes of all clients of a block are added.
+        """The layout of clients alone.
+
+        If one exceeds the low-rank steps, its change is no product of factors: the changes of all clients of a block
+        are then added, in the place of one product of their joined factors.
 
         Args:
             layouts: for each leaf of a client's arguments the layout of its sequence; None for a tensor.
@@ -100,7 +103,9 @@ class LowRankSteps:
 def call_for_client(
     graph: Graph, data: bytes, arguments: list[BatchedValue], seed: Value | None = None
 ) -> list[BatchedValue]:
-    """Emits the operations of a graph for one client; values are shared tensors, and kernels in factors.
+    """Emits the operations of a graph for one client; returns the leaves of its result.
+
+    Arguments and results have no client axis, except for kernels in factors.
 
     A graph with an operation of `NOT_INLINED`, gradients of pooling, becomes a function of its own: TensorFlow gives
     these their fast kernels only in a graph without cycles, so outside of the loop over steps.
@@ -120,7 +125,7 @@ def call_for_client(
 
 
 def call_graph(graph: Graph, data: bytes, leaves: SequenceOf, seed: Value | None = None) -> list[Value]:
-    """`call_for_client` for tensors."""
+    """`call_for_client` for arguments and results that are tensors."""
     return [v.tensor for v in call_for_client(graph, data, list(map(shared, leaves)), seed)]
 
 
@@ -137,7 +142,7 @@ def _without_client_axis(value: BatchedValue, shape: tuple[int | None, ...] | No
 
 
 def as_values(argument: Nested) -> Nested:
-    """An argument of one client, a nested tuple of tensors and sequences, with shared values as tensors."""
+    """An argument of one client, a nested tuple of tensors and sequences, with each tensor as a shared value."""
     if isinstance(argument, tuple):
         return tuple(map(as_values, argument))
     return argument.map(as_values) if isinstance(argument, Sequence) else shared(argument)

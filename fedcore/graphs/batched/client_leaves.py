@@ -37,25 +37,28 @@ class ClientLeaves:
         return {i: identities(columns) for i, columns in self.sequences.items()}
 
     @functools.cached_property
+    def _columns(self) -> list[Columns]:
+        """The columns of all sequences of all clients."""
+        return [c for columns in self.sequences.values() for c in columns]
+
+    @functools.cached_property
     def is_seed_independent(self) -> bool:
         """Whether there is exactly one sequence and its rows do not depend on a seed."""
-        columns = [c for columns_of_clients in self.sequences.values() for c in columns_of_clients]
-        return len(self.sequences) == 1 and not any(c.is_random for c in columns)
+        return len(self.sequences) == 1 and not any(c.is_random for c in self._columns)
 
     @functools.cached_property
     def rows_in_order(self) -> bool:
         """Whether there is exactly one sequence and its batches are its examples in order."""
-        return self.is_seed_independent and all(c.is_in_order for columns in self.sequences.values() for c in columns)
+        return self.is_seed_independent and all(c.is_in_order for c in self._columns)
 
     @functools.cached_property
     def has_ragged_batches(self) -> bool:
-        """Whether the data decide the sizes of all batches."""
-        columns = [c for columns_of_clients in self.sequences.values() for c in columns_of_clients]
-        return bool(columns) and all(c.groups is not None for c in columns)
+        """Whether the data decide the sizes of all batches, as in a list of batches."""
+        return bool(self._columns) and all(c.groups is not None for c in self._columns)
 
     @functools.cached_property
     def longest_batches(self) -> tuple[int, ...] | None:
-        """Rows of the longest batch of each sequence, whose data decide them; None if steps choose what is read."""
+        """Rows of the longest batch of each sequence; None if one has examples, or batches that pass a pipeline."""
         longest = []
         for columns in self.sequences.values():
             groups = [c.groups for c in columns if c.groups is not None and not c.steps]
@@ -78,17 +81,16 @@ class ClientLeaves:
     @functools.cached_property
     def batch_rows(self) -> int:
         """Rows of the largest batch, or an upper bound; 1 if no elements are batches."""
-        columns = [c for columns_of_clients in self.sequences.values() for c in columns_of_clients]
-        sizes = [int(np.diff(c.groups).max(initial=1)) for c in columns if c.groups is not None]
-        return max([*(c.batch_size for c in columns if c.batch_size), *sizes], default=1)
+        sizes = [int(np.diff(c.groups).max(initial=1)) for c in self._columns if c.groups is not None]
+        return max([*(c.batch_size for c in self._columns if c.batch_size), *sizes], default=1)
 
     @functools.cached_property
     def most_steps(self) -> int:
         """An upper bound of the number of elements of a sequence."""
-        return max((_most_elements(c) for columns in self.sequences.values() for c in columns), default=1)
+        return max(map(_most_elements, self._columns), default=1)
 
     def orders(self, seeds: np.ndarray, numbers: Sequence[int]) -> dict[int, list[Rows]]:
-        """Position of a sequence leaf -> the reading order of each client: the rows that its pipeline selects.
+        """Position of a sequence leaf -> the reading order of each client: the rows of each element, in order.
 
         Args:
             seeds: int64, seed of each client.

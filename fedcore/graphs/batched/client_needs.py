@@ -81,6 +81,7 @@ def factor_rows(low_rank: int, batch_rows: int, steps: int) -> int:
 
 
 def _dense_bytes(types: Iterable[Type]) -> int:
+    """Bytes of the tensors of all types; sequences, and tensors of unknown sizes, count as 0."""
     sizes = [getattr(leaf, "size_bits", None) for t in types for _, leaf in leaves(t)]
     return sum(size or 0 for size in sizes) // 8
 
@@ -89,7 +90,7 @@ class _Walk:
     """The walk over a stage's functions; arguments as for `client_needs`."""
 
     def __init__(self, stage: ClientStage, rows: int, factor_rows: int, steps: int) -> None:
-        """Finds the shapes of the kernels that are kept in factors of `factor_rows` rows, and of tables in few."""
+        """Finds the kernels that are kept in factors of `factor_rows` rows, and the tables kept by changed rows."""
         self._stage = stage
         self._module = stage.module
         self._rows = rows
@@ -106,22 +107,24 @@ class _Walk:
         table_rows = int(function.attributes.get("table_rows", 0))
         if not table_rows:
             return frozenset()
-        regions: dict[bool, list[Region]] = {False: [], True: []}  # by whether they run before the loop
+        before: list[Region] = []  # the graphs that run before the loop
+        others: list[Region] = []
         is_before = True
         for op in function.operations:
             is_before &= op.kind != "sequence_reduce"
-            regions[is_before and op.kind != "bind"] += self._regions(op)
-        numbers = most_changed_rows(regions[True], regions[False], table_rows)
-        return frozenset((shape, min(shape[0], steps * number)) for shape, number in numbers.items())
+            runs_before = is_before and op.kind != "bind"  # the loop calls bound functions
+            (before if runs_before else others).extend(self._regions(op))
+        row_counts = most_changed_rows(before, others, table_rows)
+        return frozenset((shape, min(shape[0], steps * count)) for shape, count in row_counts.items())
 
     def _regions(self, op: Operation) -> list[Region]:
-        """The graphs that an operation calls."""
+        """The graphs that an operation calls, itself or by functions."""
         names = (n for o in op.operands if isinstance(o, Symbol) for n in named_by(self._module, o.name))
         graphs = (g for g in map(self._module.__getitem__, names) if isinstance(g, Graph))
         return [captured_graph(g, self._module.blob(g.digest), open_size=self._rows).main for g in graphs]
 
     def needs(self) -> ClientNeeds:
-        """The bytes of the stage: of its types, and for a client the peak of the operations that the fold is not."""
+        """The bytes of the stage: by its types, and for a client the peak of the operations before the fold."""
         stage, function = self._stage, self._stage.function
         types, operations, contribution = function.types(), list(function.operations), [function.result.name]
         lasting, kept = {function.result.name}, 0 if stage.kept_type is None else _dense_bytes([stage.kept_type])
@@ -163,7 +166,7 @@ class _Walk:
                 bound[op.name], inner = inner, 0
             if op.kind in _VIEWS:  # takes over the tensors of the operands that end here
                 own = sum(alive.get(name, 0) for name in ended)
-            elif op.kind == "call":  # `inner` has the result; a graph that returns its arguments holds less than it
+            elif op.kind == "call":  # `inner` includes the result, but for arguments that the graph returns
                 own = min(own, inner)
                 peak = max(peak, sum(alive.values()) + inner)
             else:

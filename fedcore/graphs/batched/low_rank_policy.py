@@ -29,15 +29,19 @@ MIN_ENTRIES_OF_ONE_STEP = 1 << 12
 ONE_STEP = 1
 """The rank of plans whose kernels are kept where a client takes one step."""
 
-# Operations that compute a number of numbers, return their operand, compute a vector of a vector, a number of a vector.
 _OF_NUMBERS = frozenset(
     {
         *("Neg", "Mul", "Add", "AddV2", "Sub", "RealDiv", "DivNoNan", "Cast"),
         *("Sqrt", "Rsqrt", "Pow", "Square", "Exp", "Maximum", "Minimum"),
     }
 )
+"""Operations whose result has no axes if no operand has any."""
+
 _OF_VECTORS = frozenset({"Identity", "Cast", "StridedSlice"})
+"""Operations whose result is a vector if their first operand is one."""
+
 _TO_NUMBERS = frozenset({"Prod", "Sum", "Max", "Min"})
+"""Reductions of a vector to a number."""
 
 
 def break_even_rank(shape: Sequence[int | None] | tf.TensorShape | None, least_entries: int = MIN_ENTRIES) -> int:
@@ -101,10 +105,13 @@ def low_rank_kernels(region: Region, carry: Type, first: int, shared: Iterable[i
 def _find_low_rank(region: Region, kernels: dict[Value, int], scalars: set[Value], shared: set[Value]) -> list[int]:
     """The kernels whose new values keep the form, and of which no operation needs the dense matrix.
 
-    The form is a sum of multiples of kernels and of products of two batches over their rows. Each node's result is put
-    into a class in order: number, vector, of the form, shared by all clients, or none; an operation of another kind
-    that reads a value of the form needs it dense. A product with a kernel on the right does not: it is computed from
+    The form is a sum of multiples of kernels and of products of two batches over their rows. Each node's result is, by
+    the first of these that applies, a number, a vector, of the form, or shared by all clients. Any other operation
+    needs the values of the form that it reads as dense matrices, except for a product x @ kernel: that is computed from
     the factors.
+
+    Returns:
+        Positions of the kernels in the carry.
 
     Args:
         region: of the step's graph.
@@ -112,7 +119,7 @@ def _find_low_rank(region: Region, kernels: dict[Value, int], scalars: set[Value
         scalars: arguments of the carry that are numbers.
         shared: arguments that all clients share.
     """
-    # A value of the form, which is a sum of multiples of kernels and of products -> the kernels and products in it.
+    # A value of the form -> the kernels and products of which it is a sum.
     forms: dict[Value, set[Value]] = {kernel: {kernel} for kernel in kernels}
     # Numbers scale a value of the form; vectors are shapes, of whose entries a step computes such numbers.
     numbers = {*scalars}
@@ -144,7 +151,7 @@ def _find_low_rank(region: Region, kernels: dict[Value, int], scalars: set[Value
 
 
 def _is_number(node: Node, numbers: Container, vectors: Container) -> bool:
-    """Whether a value has no axes, such as the number of a batch's rows."""
+    """Whether a node's result has no axes, such as the number of a batch's rows."""
     if node.op == "Const":
         return node["value"].ndim == 0
     if node.inputs and node.inputs[0] in vectors:
@@ -154,7 +161,7 @@ def _is_number(node: Node, numbers: Container, vectors: Container) -> bool:
 
 
 def _is_vector(node: Node, numbers: Container, vectors: Container) -> bool:
-    """Whether a value is a shape, or a part of one."""
+    """Whether a node's result is a shape, or a part of one."""
     if node.op in _OF_VECTORS:
         return node.inputs[0] in vectors
     return node.op == "Shape" or (node.op == "Pack" and all(i in numbers for i in node.inputs))
