@@ -134,9 +134,9 @@ class Lanes:
         position = lane_of - self.first
         return ops.where((lane_of >= 0) & (position >= 0) & (position < self.count), position, self.count)
 
-    def select(self, numbers: Value) -> Value:
-        """int64 [lanes + 1]: the numbers of these lanes among those of all lanes; then 0 for absent clients."""
-        return ops.pad(numbers[self.first : self.first + self.count], [[0, 1]])
+    def select(self, numbers: Value | None) -> Value | None:
+        """int64 [lanes + 1]: the numbers of these lanes among those of all lanes, then 0 for absent clients; or None."""
+        return None if numbers is None else ops.pad(numbers[self.first : self.first + self.count], [[0, 1]])
 
 
 @attrs.frozen

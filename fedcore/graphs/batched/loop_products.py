@@ -43,7 +43,7 @@ class Addend:
     Args:
         variable: position of the loop variable.
         x: the operand in the body; of a product the left one.
-        nodes: the operations that compute the new value of the variable.
+        nodes: the operations that compute the new value of the variable; they move behind the loop.
     """
 
     variable: int
@@ -95,9 +95,9 @@ def match_products(condition: Region, loop_body: Region) -> "ProductsBehindLoop"
     Args:
         condition, loop_body: the regions of the loop.
     """
-    variables = [i for i, argument in enumerate(condition.arguments) if not condition.uses[argument]]
-    matches = [_match_product(loop_body, i) for i in variables]
-    kinds = ProductSum, ProductElements, RowSum
+    unread = [i for i, argument in enumerate(condition.arguments) if not condition.uses[argument]]
+    matches = [_match_product(loop_body, i) for i in unread]
+    kinds = ProductSum, ProductElements, RowSum  # products that collect an operand stand before sums that reuse it
     return ProductsBehindLoop(tuple(match for kind in kinds for match in matches if isinstance(match, kind)))
 
 
@@ -107,7 +107,7 @@ def _match_product(loop_body: Region, variable: int) -> Addend | None:
     Args:
         variable: position of the loop variable.
     """
-    path: list[Node] = []  # the operations from the old value to the new one, which move with the product
+    path: list[Node] = []  # gets the operations from the old value to the new one, which move with the product
     addend = _match_addend(loop_body, variable, path)
     match = None if addend is None else _match_addend_product(loop_body, variable, addend, path)
     nodes = tuple(dict.fromkeys(path))
@@ -118,12 +118,11 @@ def _match_product(loop_body: Region, variable: int) -> Addend | None:
 
 
 def _match_addend(loop_body: Region, variable: int, path: list[Node]) -> Node | None:
-    """The node whose result is added to a loop variable, if it is an operation that may move behind the loop; else
-    None.
+    """The node whose result is added to a loop variable; None if it is of no type that may move behind the loop.
 
     Args:
         variable: position of the loop variable.
-        path: gets the operations on the way.
+        path: gets the operations between that node and the new value of the variable.
     """
     old_value, new_value = loop_body.arguments[variable], loop_body.results[variable]
     total = _find_producer(new_value, ("AddN", "AddV2"), path)
@@ -141,7 +140,7 @@ def _match_addend_product(loop_body: Region, variable: int, addend: Node, path: 
     Args:
         variable: position of the loop variable.
         addend: the node whose result is added to it.
-        path: gets the operations on the way.
+        path: gets the operations that compute the element of a list.
     """
     if addend.op == "MatMul" and addend.get("transpose_a") and not addend.get("transpose_b"):
         return ProductSum(variable, addend.inputs[0], addend.inputs[1])
@@ -178,7 +177,7 @@ class ProductsBehindLoop:
     """The products of a loop that are computed behind it, instead of in each iteration.
 
     Args:
-        products: by their kinds.
+        products: sums first, then elements, then row sums.
     """
 
     products: tuple[Addend, ...]
@@ -229,8 +228,8 @@ class ProductsBehindLoop:
     ) -> "ProductsBehindLoop":
         """The products that can be computed behind the loop and gain by it.
 
-        A sum gains if its matrix is large (`MIN_RANK`). Every other product gains if its operand is collected anyway.
-        Operands that are one tensor are collected once.
+        A sum gains if its matrix is large (`MIN_RANK`). Every other product gains if an operand of it is collected for
+        such a sum. Operands that are one tensor are collected once.
 
         Args:
             operand_values: the operands and indices that the body without the products returns, in one iteration.
@@ -239,15 +238,15 @@ class ProductsBehindLoop:
         value_of = dict(zip([*self.operands, *self.indices], operand_values, strict=True))
         # Several operands of the body may be one tensor here; the first of them represents the others.
         first_with_tensor: dict[int, Value] = {}
-        representative = {ref: first_with_tensor.setdefault(id(value_of[ref].tensor), ref) for ref in self.operands}
-        fitting = {ref for ref in self.operands if _is_row_matrix(value_of[ref])}
+        representative = {x: first_with_tensor.setdefault(id(value_of[x].tensor), x) for x in self.operands}
+        fitting = {x for x in self.operands if _is_row_matrix(value_of[x])}
         sums = [
             attrs.evolve(s, x=representative[s.x], y=representative[s.y])
             for s in self.sums
             if {s.x, s.y} <= fitting and value_of[s.x].padded_axis == value_of[s.y].padded_axis
         ]
         gaining = [s for s in sums if _break_even_rank(evaluation, value_of[s.x], value_of[s.y]) >= MIN_RANK]
-        collected = {ref for s in gaining for ref in s.operands}
+        collected = {x for s in gaining for x in s.operands}
         elements = [
             attrs.evolve(p, x=representative[p.x])
             for p in self.elements
@@ -270,8 +269,8 @@ class ProductsBehindLoop:
         """
         with_zero_padding = {*(s.y for s in self.sums), *(p.x for p in self.elements), *(r.x for r in self.row_sums)}
         rows = [
-            evaluation.masked(v) if ref in with_zero_padding or v.padding is Padding.UNKNOWN else evaluation.tensor(v)
-            for ref, v in zip(self.operands, operand_values, strict=False)
+            evaluation.masked(v) if x in with_zero_padding or v.padding is Padding.UNKNOWN else evaluation.tensor(v)
+            for x, v in zip(self.operands, operand_values, strict=False)  # behind the operands stand the indices
         ]
         return [*rows, *(evaluation.tensor(v) for v in operand_values[len(rows) :])]
 
@@ -290,18 +289,18 @@ class ProductsBehindLoop:
             lists: for each operand and index, a TensorList of its tensors in all iterations.
             operand_values: as for `select_fitting`.
             state: the loop variables before the loop.
-            outer: the values around it.
+            outer: the values around the loop.
             trip_count: T, the number of iterations; None if it is not known.
         """
-        refs = [*self.operands, *self.indices]
+        collected = [*self.operands, *self.indices]
         stacks = {}  # of each operand [K, B, T, n], of each index [T]
-        for ref, handle, v in zip(refs, lists, operand_values, strict=True):
+        for x, handle, v in zip(collected, lists, operand_values, strict=True):
             if v.batched:  # an operand; an index is one number for all clients
                 shape = [evaluation.clients, *evaluation.shape(v)]
-                stacks[ref] = _stack(handle, shape, v.tensor.dtype, trip_count)
+                stacks[x] = _stack(handle, shape, v.tensor.dtype, trip_count)
             else:
-                stacks[ref] = ops.operation("TensorListStack", handle, [], element_dtype=v.tensor.dtype)
-        rows = {ref: _by_example(stacks[ref]) for ref in self.operands}
+                stacks[x] = ops.operation("TensorListStack", handle, [], element_dtype=v.tensor.dtype)
+        rows = {x: _by_example(stacks[x]) for x in self.operands}
         results = {}
         for s in self.sums:
             total = ops.operation("BatchMatMulV2", rows[s.x], rows[s.y], adj_x=True)
@@ -373,7 +372,7 @@ def _sum_rows(
 
 
 def _is_row_matrix(value: BatchedValue) -> bool:
-    """Whether an operand is a matrix [B, n] of each client, of static shape, whose rows are the batch or nothing is."""
+    """Whether an operand is a matrix [B, n] of each client, of static shape, without a batch in its columns."""
     if not value.batched or value.padded_axis not in (0, None) or value.entries_per_row != 1:
         return False
     return value.tensor.shape.rank == 3 and value.tensor.shape.is_fully_defined()

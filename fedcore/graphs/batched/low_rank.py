@@ -347,7 +347,7 @@ def _product(x: Value, y: Value, *, adj_x: bool = False, adj_y: bool = False) ->
 
 
 def _add_to(total: Value | None, addend: Value) -> Value:
-    """The sum so far and an addend; without a sum, the addend, so that no zeros are added."""
+    """The total with an addend; without a total, the addend, so that no zeros are added."""
     return addend if total is None else total + addend
 
 

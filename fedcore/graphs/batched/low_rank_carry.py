@@ -282,11 +282,11 @@ class OpenCarry:
         kernels = CarriedKernels.from_variables(self, variables, has_sums)
         if self.own_rows is not None:
             kernels = kernels.pad_factors(self.carry.low_rank_steps * self.own_rows.batch_rows)
-        lefts = [t[:, :0] for t in kernels.lefts]
+        lefts = [t[:, :0] for t in kernels.lefts]  # without rows
         rights = {i: t[:, :0] for i, t in kernels.rights.items()}
         scales = {}
         for (kernel, matrix), coefficient in kernels.scales.items():
-            if matrix[0] == "own":  # 1 for the kernel's own sum, 0 for those of other kernels
+            if matrix[0] == "own":  # 1 for the kernel's own sum, 0 for those of other kernels; the shape is [K]
                 coefficient = coefficient * 0 + float(kernel == matrix[1])
             scales[kernel, matrix] = coefficient
         return attrs.evolve(
