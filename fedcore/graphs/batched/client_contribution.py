@@ -135,7 +135,7 @@ class Lanes:
         return ops.where((lane_of >= 0) & (position >= 0) & (position < self.count), position, self.count)
 
     def select(self, numbers: Value | None) -> Value | None:
-        """int64 [lanes + 1]: the numbers of these lanes among those of all lanes, then 0 for absent clients; or None."""
+        """int64 [lanes + 1]: the numbers of these lanes among those of all lanes, then 0 for absent clients."""
         return None if numbers is None else ops.pad(numbers[self.first : self.first + self.count], [[0, 1]])
 
 
