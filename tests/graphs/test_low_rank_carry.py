@@ -220,14 +220,13 @@ def test_the_rows_of_known_inputs_are_no_loop_variables():
 
 
 def next_carry(carry, after) -> LowRankCarry | None:
-    """The carry to try next, after a step with these results of kernels 0 and 1; the carry itself if it fits."""
+    """The carry to try next, after a step with these results of the kernels; the carry itself if it fits."""
     results = []
 
     def body(w0, v0, x, g):
-        opened = carry.open([shared(w0), shared(v0)], K)
+        opened = carry.open([shared(w0), shared(v0)] * 2, K)
         kernels = opened.kernels_in_step(ops.constant(1, tf.int64), opened.initial_variables())
-        w, v = kernels.low_rank(0), kernels.low_rank(1)
-        results.append(kernels.carry_after_step(after(w, v, x, g)))
+        results.append(kernels.carry_after_step(after(*map(kernels.low_rank, carry.kernels), x, g)))
         return []
 
     new_region([(tf.float32, s) for s in ([N, M], [N, M], [K, B, N], [K, B, M])], body)
@@ -264,6 +263,14 @@ def test_a_kernel_with_another_matrix_is_dropped():
 
 def test_a_kernel_that_gets_the_rows_of_another_joins_it():
     assert next_carry(CARRY, lambda w, v, x, g: {0: value(plus(w, v)), 1: value(v)}) == CARRY.merge_groups(0, 1)
+
+
+def test_all_kernels_join_others_in_one_more_loop():
+    def after(w0, v0, w1, v1, x, g):
+        return {0: value(plus(w0, v0)), 1: value(v0), 2: value(plus(w1, v1)), 3: value(v1)}
+
+    carry = LowRankCarry(((0,), (1,), (2,), (3,)), 3, False)
+    assert next_carry(carry, after) == carry.merge_groups(0, 1).merge_groups(2, 3)
 
 
 def test_without_and_joining_keep_the_other_kernels():

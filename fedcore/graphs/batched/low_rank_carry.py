@@ -425,7 +425,8 @@ class CarriedKernels:
         """The carry with which the results of a step can be loop variables: the carry itself if it is the fixed point.
 
         The first property that the carry lacks decides, in this order: kernels that the step made dense, kernels that
-        share left factors, left factors that are known inputs, and coefficients that the step changes.
+        share left factors, left factors that are known inputs, and coefficients that the step changes. It is mended for
+        all kernels at once, so that a deep model takes no more loops than a shallow one.
 
         Args:
             results: the step's results for the kernels.
@@ -436,31 +437,33 @@ class CarriedKernels:
         kernels = {i: value.low_rank for i, value in results.items() if value.low_rank is not None}
         dense = [i for i in results if i not in kernels or kernels[i].shape != self.open_carry.shapes[i]]
         next_carry = _drop_kernels(carry, dense)
-        if next_carry is not carry:
-            return next_carry
-        for left, group in zip(self.lefts, carry.groups, strict=True):
-            next_carry = self._carry_of_group(left, group, kernels)
+        for find_carry in (self._carry_with_groups, self._carry_with_inputs, self._carry_with_scales):
             if next_carry is not carry:
-                return next_carry
-        return self._carry_with_scales(kernels)
+                break
+            next_carry = find_carry(kernels)
+        return next_carry
 
-    def _carry_of_group(
-        self, left: Value, group: tuple[int, ...], kernels: Mapping[int, LowRank]
-    ) -> LowRankCarry | None:
-        """The carry in which the kernels of a group can share one left factor after the step.
+    def _carry_with_groups(self, kernels: Mapping[int, LowRank]) -> LowRankCarry | None:
+        """The carry in whose groups the kernels can share one left factor after the step.
 
         If a step appends rows of another group's factor, the two groups are merged. A kernel to which other rows are
-        appended than to the rest of its group is not kept. Rows that are a known input become one, unless the group is
-        decided.
+        appended than to the rest of its group is not kept.
 
         Args:
-            left: the group's left factor in the step.
             kernels: the low-rank results of the step.
         Returns:
             None if no kernel stays low-rank.
         """
-        carry = self.open_carry.carry
-        group_of = {id(t): g for t, g in zip(self.lefts, carry.groups, strict=True)}
+        next_carry: LowRankCarry | None = self.open_carry.carry
+        for left, group in zip(self.lefts, self.open_carry.carry.groups, strict=True):
+            next_carry = None if next_carry is None else self._merge_group(next_carry, left, group, kernels)
+        return next_carry
+
+    def _merge_group(
+        self, carry: LowRankCarry, left: Value, group: tuple[int, ...], kernels: Mapping[int, LowRank]
+    ) -> LowRankCarry | None:
+        """`_carry_with_groups` for one group with the factor `left`; `carry` has the changes for those before it."""
+        group_of = {id(t): g for t, g in zip(self.lefts, self.open_carry.carry.groups, strict=True)}
         rows: Value | None = None
         for i in group:
             for factor, _ in kernels[i].factors:
@@ -471,12 +474,25 @@ class CarriedKernels:
                 if rows is not None and rows is not factor:
                     return carry.without(i)
                 rows = factor
-        held_input, row_input = carry.input_of(group), self._find_row_input(rows)
-        if held_input is not None and row_input != held_input:
-            return carry.with_input(group, None)
-        if row_input == held_input or carry.has_decided_input(group):
-            return carry
-        return carry.with_input(group, row_input)
+        return carry
+
+    def _carry_with_inputs(self, kernels: Mapping[int, LowRank]) -> LowRankCarry:
+        """The carry whose left factors are known inputs where the rows that the step appends are the same input.
+
+        A factor that was taken for an input, and to which other rows are appended, becomes a loop variable for good.
+
+        Args:
+            kernels: the low-rank results of the step.
+        """
+        carry = next_carry = self.open_carry.carry
+        for left, group in zip(self.lefts, carry.groups, strict=True):
+            held_input = carry.input_of(group)
+            row_input = self._find_row_input(_new_rows(left, group, kernels))
+            if held_input is not None and row_input != held_input:
+                next_carry = next_carry.with_input(group, None)
+            elif row_input != held_input and not carry.has_decided_input(group):
+                next_carry = next_carry.with_input(group, row_input)
+        return next_carry
 
     def _carry_with_scales(self, kernels: Mapping[int, LowRank]) -> LowRankCarry | None:
         """The carry whose loop variables include the coefficients that the step changes.
@@ -517,7 +533,7 @@ class CarriedKernels:
         kernels = {i: value.low_rank for i, value in results.items() if value.low_rank is not None}
         lefts, rights = list[Value](), dict[int, Value]()
         for left, group in zip(self.lefts, self.open_carry.carry.groups, strict=True):
-            rows = next((u for i in group for u, _ in kernels[i].factors if u is not left), None)
+            rows = _new_rows(left, group, kernels)
             layer_input = self.open_carry.carry.input_of(group)
             lefts.append(left if rows is None or layer_input is not None else self._append_rows(left, rows, active))
             for i in group:
@@ -593,6 +609,11 @@ def build_fixed_point(build: Callable[[Carry], tuple[Result, Carry]], carry: Car
             block.adopt(draft)
             return result
         carry = next_carry
+
+
+def _new_rows(left: Value, group: tuple[int, ...], kernels: Mapping[int, LowRank]) -> Value | None:
+    """The rows [K, B, n] that a step appends to the left factor of a group; None if it appends none."""
+    return next((u for i in group for u, _ in kernels[i].factors if u is not left), None)
 
 
 def _drop_kernels(carry: LowRankCarry, kernels: Sequence[int]) -> LowRankCarry | None:
