@@ -315,7 +315,7 @@ def batching_rule(*ops: str) -> Callable[[Rule], Rule]:
         for op in ops:
             registered = batching_rules.get(op)
             if registered is not None and (is_built_in or registered.__module__ != fn.__module__):
-                raise FedcoreError(f"{op} has a batching rule already: {_describe_place(registered)}")
+                raise FedcoreError(f"{op} has a batching rule already: {place_of_rule(op)}")
         batching_rules.update(dict.fromkeys(ops, fn))
         if not is_built_in:  # compiling imports the built-in ones, which makes no plan stale
             note_declaration(ops[0])
@@ -325,11 +325,7 @@ def batching_rule(*ops: str) -> Callable[[Rule], Rule]:
 
 
 def place_of_rule(op: str) -> str:
-    """Module and line of an operation's batching rule."""
-    return _describe_place(batching_rules[op])
-
-
-def _describe_place(fn: Callable) -> str:
-    """Module and line of a rule; the module only, if the rule is no Python function."""
-    code = getattr(inspect.unwrap(fn), "__code__", None)
-    return fn.__module__ if code is None else f"{fn.__module__}, line {code.co_firstlineno}"
+    """Module and line of an operation's batching rule; the module only, if the rule is no Python function."""
+    rule = batching_rules[op]
+    code = getattr(inspect.unwrap(rule), "__code__", None)
+    return rule.__module__ if code is None else f"{rule.__module__}, line {code.co_firstlineno}"

@@ -147,11 +147,13 @@ class LowRankCarry:
         known_inputs = None if self.exceeds or self.is_one_step else known_inputs
         return OpenCarry(self, shapes, initial_matrices, clients, own_rows, known_inputs)
 
-    def without(self, kernel: int) -> "LowRankCarry | None":
-        """The carry that does not keep a kernel low-rank; None if no kernel is left."""
-        smaller_groups = (tuple(i for i in group if i != kernel) for group in self.groups)
+    def without(self, *kernels: int) -> "LowRankCarry | None":
+        """The carry that does not keep the given kernels low-rank; None if no kernel is left."""
+        if not kernels:
+            return self
+        smaller_groups = (tuple(i for i in group if i not in kernels) for group in self.groups)
         groups = tuple(group for group in smaller_groups if group)
-        scaled = frozenset((i, m) for i, m in self.scaled if kernel not in (i, m[1]))
+        scaled = frozenset((i, m) for i, m in self.scaled if i not in kernels and m[1] not in kernels)
         return attrs.evolve(self, groups=groups, scaled=scaled) if groups else None
 
     def merge_groups(self, a: int, b: int) -> "LowRankCarry":
@@ -436,7 +438,7 @@ class CarriedKernels:
         carry = self.open_carry.carry
         kernels = {i: value.low_rank for i, value in results.items() if value.low_rank is not None}
         dense = [i for i in results if i not in kernels or kernels[i].shape != self.open_carry.shapes[i]]
-        next_carry = _drop_kernels(carry, dense)
+        next_carry = carry.without(*dense)
         for find_carry in (self._carry_with_groups, self._carry_with_inputs, self._carry_with_scales):
             if next_carry is not carry:
                 break
@@ -614,14 +616,6 @@ def build_fixed_point(build: Callable[[Carry], tuple[Result, Carry]], carry: Car
 def _new_rows(left: Value, group: tuple[int, ...], kernels: Mapping[int, LowRank]) -> Value | None:
     """The rows [K, B, n] that a step appends to the left factor of a group; None if it appends none."""
     return next((u for i in group for u, _ in kernels[i].factors if u is not left), None)
-
-
-def _drop_kernels(carry: LowRankCarry, kernels: Sequence[int]) -> LowRankCarry | None:
-    """The carry that does not keep the given kernels low-rank; None if no kernel is left."""
-    remaining: LowRankCarry | None = carry
-    for i in kernels:
-        remaining = None if remaining is None else remaining.without(i)
-    return remaining
 
 
 def _select_active(active: Value | None, new: Value, old: Value) -> Value:
