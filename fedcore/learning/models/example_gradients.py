@@ -90,7 +90,7 @@ def private_gradients_of(
     if mechanism.sampling_rate < 1:
         drawn = tf.where(tf.random.uniform([rows], dtype=tf.float64) < mechanism.sampling_rate)[:, 0]
         examples = tf.nest.map_structure(lambda leaf: tf.gather(leaf, drawn), batch)
-    sums, changes = clipped_sums(mechanism.clip, model, weights, examples)
+    sums, changes = sum_clipped_gradients(mechanism.clip, model, weights, examples)
     added = zip(tf.nest.flatten(metrics), changes, strict=True)
     new_metrics = tf.nest.pack_sequence_as(metrics, [old + change for old, change in added])
     counts = {"num_examples": tf.cast(rows, tf.int64), "num_batches": tf.constant(1, tf.int64)}
@@ -114,7 +114,7 @@ def _add_noise(
         yield tf.cast(noisy / mechanism.batch_size, weight.dtype)
 
 
-def clipped_sums(
+def sum_clipped_gradients(
     clip: float, model: PureModel, weights: ModelWeights, batch: TensorStructure
 ) -> tuple[list[tf.Tensor | None], list[tf.Tensor]]:
     """The sum of the gradients of a batch's examples, each clipped by its norm, and what they add to the metrics.
@@ -148,7 +148,7 @@ def clipped_sums(
             raise _HasLoops
         return result
 
-    def clipped(tensors: list, changes: list) -> list[tf.Tensor]:
+    def clip_and_sum(tensors: list, changes: list) -> list[tf.Tensor]:
         """The sums over examples of clipped gradients, then of metric states, from the stacked results of `work`."""
         gradients = _gradients_by_weight(kinds, iter(tensors), trainable)
         squares = tf.add_n([tf.cast(g.squared_norms(), tf.float64) for g in gradients])
@@ -158,10 +158,10 @@ def clipped_sums(
 
     def add_example(number: tf.Tensor, totals: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
         tensors, changes = tf.nest.map_structure(lambda t: t[tf.newaxis], work(number))
-        return number + 1, [total + one for total, one in zip(totals, clipped(tensors, changes), strict=True)]
+        return number + 1, [total + one for total, one in zip(totals, clip_and_sum(tensors, changes), strict=True)]
 
     try:
-        totals = clipped(*private_api.vectorized_loop(work_without_loops, count))
+        totals = clip_and_sum(*private_api.vectorized_loop(work_without_loops, count))
     except _HasLoops:
         used = (w for w, kind in zip(trainable, kinds, strict=True) if kind is not None)
         zeros = [tf.zeros(w.shape) for w in used] + [tf.zeros_like(s) for s in tf.nest.flatten(model.initial_metrics())]
