@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 
 from fedcore.graphs.batched import known_values
-from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue
+from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, NoBatchingRule
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.known_values import MAX_ENTRIES, fold
-from fedcore.graphs.dataflow.graph import Node
+from fedcore.graphs.dataflow.graph import Block, Node, building
 from fedcore.graphs.graphdef.form.checked_operations import emit
 
 MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
@@ -131,6 +131,24 @@ def test_other_operations_that_agree_at_three_sizes_may_differ_at_a_fourth(op, o
     assert known.affine(PROBES) is None
     of_that = known if known.samples[0].dtype == bool else folded("AddV2", known, constant(1))
     assert of_that.affine(PROBES) is None
+
+
+def test_a_value_that_agrees_at_three_sizes_is_not_the_constant_of_its_samples():
+    evaluation = BatchedEvaluation(4, rows=20)
+    with building(Block()):
+        evaluation.tensor(BatchedValue.from_known(constant(3)))
+        with pytest.raises(NoBatchingRule, match="by more than sums and products"):
+            evaluation.tensor(BatchedValue.from_known(folded("Minimum", SIZE, constant(3))))
+
+
+@pytest.mark.parametrize("dtype", [tf.bool, tf.uint8, tf.int32])
+def test_a_cast_that_rounds_or_wraps_is_no_polynomial(dtype):
+    """From 5 rows on, 0.95 + 0.01 n is 1 when it is rounded down; a size of 8 bits wraps at 256."""
+    floats = KnownValue.from_samples([np.float32(0.95 + 0.01 * n) for n in PROBES])
+    number, source = (floats, tf.float32) if dtype == tf.int32 else (SIZE, tf.int32)
+    known = folded("Cast", number, SrcT=source, DstT=dtype, Truncate=False)
+    assert not known.is_constant
+    assert not known.polynomial
 
 
 def test_a_square_is_not_affine():

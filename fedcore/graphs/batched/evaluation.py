@@ -266,7 +266,9 @@ class BatchedEvaluation:
         padded_sample = known_value.at_padded_size
         if padded_sample.dtype == object:  # texts: the bytes of the array are addresses, which are no key
             return ops.constant(padded_sample)
-        key = (padded_sample.dtype.str, padded_sample.shape, *(v.tobytes() for v in known_value.samples))
+        # Equal samples are a constant, or agree at the three sampled sizes only (`KnownValue.from_samples`).
+        samples = (v.tobytes() for v in known_value.samples)
+        key = (known_value.is_constant, padded_sample.dtype.str, padded_sample.shape, *samples)
         if key not in self._tensors:
             self._tensors[key] = (
                 ops.constant(padded_sample) if known_value.is_constant else self._emit_affine(known_value)
@@ -430,16 +432,16 @@ class BatchedEvaluation:
             return None, 1
         if not shape.polynomial:
             raise NoBatchingRule(node.op, "a shape depends on the batch size by more than sums and products")
-        first, second, third = (np.asarray(v, np.int64).reshape(-1) for v in shape.samples)
+        first, second, third = (v.reshape(-1) for v in shape.samples)
         axes = np.nonzero((first != second) | (first != third))[0]
         if len(axes) != 1:
             raise NoBatchingRule(node.op, "a shape has the batch in several axes")
         (axis,) = axes
-        entries_per_row = first[axis] // self.sampled_sizes[0]
+        entries_per_row = int(first[axis] // self.sampled_sizes[0])
         samples = zip((first, second, third), self.sampled_sizes, strict=True)
-        if not all(v[axis] == entries_per_row * p for v, p in samples):
+        if not all(v[axis] == entries_per_row * size for v, size in samples):
             raise NoBatchingRule(node.op, "an axis is neither the batch nor of constant size")
-        return int(axis), int(entries_per_row)
+        return int(axis), entries_per_row
 
     # --- padded rows ---
 

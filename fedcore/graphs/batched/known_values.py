@@ -62,6 +62,8 @@ def fold(node: Node, operands: list[BatchedValue], sampled_sizes: tuple[int, int
     if any(len({v.shape for v in result}) > 1 for result in results):
         return None
     polynomial = node.op == "BroadcastGradientArgs" or _is_polynomial(node, inputs, sampled_sizes)
+    if node.op == "Cast":
+        polynomial = polynomial and all(map(_is_exact_cast, inputs[0].samples, results[0]))
     if node.op == "Equal" and all(k.polynomial for k in inputs):
         # Polynomials that are equal at three sizes are equal.
         polynomial = all(v.all() for v in results[0])
@@ -86,6 +88,11 @@ def _is_polynomial(node: Node, inputs: list[KnownValue], sampled_sizes: tuple[in
     has_only_data = node.op in ("Pack", "ConcatV2", "AddN", "Mul", "Add", "AddV2", "Sub", "ConcatOffset")
     # Elsewhere the first operand is data and the others are axes, indices or shapes.
     return has_only_data or all(k.is_constant for k in inputs[1:])
+
+
+def _is_exact_cast(number: np.ndarray, result: np.ndarray) -> bool:
+    """Whether a cast neither rounds nor wraps; numbers of 8 or 16 bits, which it makes, would wrap later."""
+    return result.dtype.itemsize >= 4 and np.array_equal(number, result)
 
 
 def _run(node: Node, values: list[np.ndarray]) -> list[np.ndarray] | None:
