@@ -135,6 +135,23 @@ def test_any_computation_with_one_client_stage_is_exported(tmp_path):
     assert [t.numpy() for t in found.values()] == [2.5]
 
 
+def test_names_that_stand_twice_are_numbered(tmp_path):
+    pair = fc.types.StructType([("a", fc.types.StructType([("b", np.float32)])), ("a_b", np.float32)])
+
+    @fc.federated_computation(fc.FederatedType(pair, fc.CLIENTS), fc.FederatedType(tf.float32, fc.CLIENTS))
+    def scaled(x, seed):
+        scale = fc.tf_computation(lambda x, seed: {"a": {"b": x["a"]["b"] * seed}, "a_b": x["a_b"] * seed})
+        return fc.federated_sum(fc.federated_map(scale, (x, seed)))
+
+    client = {"a": {"b": 2.0}, "a_b": 3.0}
+    interface = fc.export.save_client_work(scaled, (client, 10.0), tmp_path)
+    assert list(interface["inputs"]) == ["seed", "x_a_b", "x_a_b_1", "seed_1"]
+    train = tf.saved_model.load(tmp_path).signatures["train"]
+    values = {"x_a_b": tf.constant(2.0), "x_a_b_1": tf.constant(3.0), "seed_1": tf.constant(10.0)}
+    results = train(seed=tf.constant(0, tf.int64), **values)
+    assert [results[name].numpy() for name in interface["outputs"]] == [20.0, 30.0]
+
+
 def test_what_cannot_be_exported_is_named(tmp_path):
     @fc.federated_computation(fc.FederatedType(tf.float32, fc.CLIENTS))
     def twice(values):

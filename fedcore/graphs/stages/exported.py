@@ -1,5 +1,6 @@
 """A client stage as a function over named tensors that needs no runtime: one client's work, up to what it sends."""
 
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -48,15 +49,20 @@ def client_function(
     parameters = stage.parameters[int(has_partial) :]
     operations = _independent(stage, stage.parameters[0].name) if has_partial else list(stage.operations)
     # `makers` has for each leaf the number of its tensors, and the function that makes the leaf of them.
-    remaining, inputs, makers = iter(layouts), [], []
+    remaining_layouts, makers = iter(layouts), []
+    specs = [tf.TensorSpec([], tf.int64, "seed")]
     for position, parameter in enumerate(parameters):
         for path, leaf in leaves(parameter.type):
-            layout = None if position < broadcasts else next(remaining)
-            specs, make = _leaf(_name(parameter.name, path), leaf, layout)
-            inputs += specs
-            makers.append((len(specs), make))
+            layout = None if position < broadcasts else next(remaining_layouts)
+            leaf_specs, make = _specs_and_maker(_name(parameter.name, path), leaf, layout)
+            specs += leaf_specs
+            makers.append((len(leaf_specs), make))
+    input_names = _distinct([s.name for s in specs])
+    inputs = [tf.TensorSpec(s.shape, s.dtype, name) for s, name in zip(specs, input_names, strict=True)]
+    sent_leaves = [(_name(value.label, path), leaf) for value in sent.values() for path, leaf in leaves(value.type)]
+    output_names = _distinct([name for name, _ in sent_leaves])
+    outputs = dict(zip(output_names, [leaf for _, leaf in sent_leaves], strict=True))
     run = interpreter(module)
-    outputs = {_name(value.label, path): leaf for value in sent.values() for path, leaf in leaves(value.type)}
 
     def body(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         """The tensors that the client sends, by name, computed from the tensors of `inputs`."""
@@ -74,7 +80,6 @@ def client_function(
         results = [t for name in sent for t in flatten(values[name])]
         return {name: tf.identity(t, name) for name, t in zip(outputs, results, strict=True)}
 
-    inputs = [tf.TensorSpec([], tf.int64, "seed"), *inputs]
     return ClientFunction(tf.function(body, autograph=False, input_signature=inputs), inputs, outputs)
 
 
@@ -89,7 +94,7 @@ def _independent(stage: Function, partial: str) -> list[Operation]:
     return independent
 
 
-def _leaf(name: str, leaf: Type, layout: Layout | None) -> tuple[list[tf.TensorSpec], Callable[[list], Any]]:
+def _specs_and_maker(name: str, leaf: Type, layout: Layout | None) -> tuple[list[tf.TensorSpec], Callable[[list], Any]]:
     """The specs of a leaf's tensors, and the function that makes the leaf of them.
 
     Args:
@@ -104,6 +109,15 @@ def _leaf(name: str, leaf: Type, layout: Layout | None) -> tuple[list[tf.TensorS
     names = [*columns, *places, f"{name}_rows", *([f"{name}_sizes"] if layout.batched else [])]
     specs = [tf.TensorSpec(s.shape, s.dtype, n) for s, n in zip(layout.specs(), names, strict=True)]
     return specs, layout.open
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The names, where a name that stands twice gets a number: `x`, `x_1`, as TensorFlow numbers arguments."""
+    distinct: dict[str, None] = {}  # in order
+    for name in names:
+        numbered = (f"{name}_{i}" for i in itertools.count(1))
+        distinct[name if name not in distinct else next(n for n in numbered if n not in distinct)] = None
+    return list(distinct)
 
 
 def _name(*parts: str) -> str:
