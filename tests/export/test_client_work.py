@@ -135,6 +135,18 @@ def test_any_computation_with_one_client_stage_is_exported(tmp_path):
     assert [t.numpy() for t in found.values()] == [2.5]
 
 
+def test_names_have_the_characters_that_tensorflow_keeps(tmp_path):
+    @fc.federated_computation(*[fc.FederatedType(tf.float32, fc.CLIENTS)] * 3)
+    def total(größe, _2x, 重):
+        return fc.federated_sum(fc.federated_map(fc.tf_computation(lambda a, b, c: {"Σ": a + b + c}), (größe, _2x, 重)))
+
+    interface = fc.export.save_client_work(total, (1.0, 2.0, 3.0), tmp_path)
+    assert list(interface["inputs"]) == ["seed", "gr_e", "value_2x", "value"]
+    train = tf.saved_model.load(tmp_path).signatures["train"]
+    assert set(train.structured_input_signature[1]) == set(interface["inputs"])
+    assert list(train.structured_outputs) == list(interface["outputs"])
+
+
 def test_names_that_stand_twice_are_numbered(tmp_path):
     pair = fc.types.StructType([("a", fc.types.StructType([("b", np.float32)])), ("a_b", np.float32)])
 

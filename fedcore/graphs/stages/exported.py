@@ -121,5 +121,6 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 def _name(*parts: str) -> str:
-    """A name that TensorFlow keeps as it is: letters, digits and underscores."""
-    return re.sub(r"[\W_]+", "_", "_".join(parts)).strip("_")
+    """A name that TensorFlow keeps as it is: ASCII letters, digits and underscores, with a letter in front."""
+    name = re.sub(r"[\W_]+", "_", "_".join(parts), flags=re.ASCII).strip("_")
+    return name if name[:1].isalpha() else f"value_{name}".strip("_")
