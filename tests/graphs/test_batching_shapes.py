@@ -255,6 +255,10 @@ def test_stateless_draws_are_each_clients_own():
     check_padded(fn, seeds, normal(8, 5, 3), padded=[1], sizes=[5, 4, 3, 2, 1, 5, 4, 3])
 
 
+def test_an_equation_may_have_any_letters():
+    check(lambda x, y: tf.einsum("uvw,wxyz->uvxyz", x, y), normal(8, 2, 3, 2), normal(8, 2, 2, 3, 2))
+
+
 def test_counts_are_those_of_each_client():
     def counts(numbers, weights):
         count = tf.raw_ops.DenseBincount

@@ -5,6 +5,7 @@ Decision 0191.
 
 import functools
 import math
+import string
 
 import attrs
 import tensorflow as tf
@@ -73,20 +74,34 @@ def product(
         a, b = contraction_operands(evaluation, x, y)
     else:
         a, b = evaluation.tensor(x), evaluation.tensor(y)
-    if x.batched and not y.batched and rank > 2:
-        b = ops.expand_dims(b, 0)
-    if y.batched and not x.batched and rank > 2:
-        a = ops.expand_dims(a, 0)
-    if evaluation.products and x.batched and not y.batched and rank == 2 and not transpose_x:
-        tensor = product_with_shared(evaluation.products, a, b, transposed=transpose_y)
-    elif evaluation.products and x.batched != y.batched:  # a product for each client, with the shared operand
-        pairs = [[t[k : k + 1] if v.batched else t for v, t in ((x, a), (y, b))] for k in range(evaluation.clients)]
-        products = [ops.operation("BatchMatMulV2", *pair, adj_x=transpose_x, adj_y=transpose_y) for pair in pairs]
-        tensor = ops.concat(products, 0)
-    else:
-        tensor = ops.operation("BatchMatMulV2", a, b, adj_x=transpose_x, adj_y=transpose_y)
+    tensor = _multiply(evaluation, (a, x.batched), (b, y.batched), transpose_x=transpose_x, transpose_y=transpose_y)
     padding = Padding.UNKNOWN if padded_axis is None else product_padding((x, y))
     return BatchedValue(tensor, x.batched or y.batched, padded_axis, entries_per_row, padding=padding)
+
+
+def _multiply(
+    evaluation: BatchedEvaluation, x: tuple[Value, bool], y: tuple[Value, bool], *, transpose_x: bool, transpose_y: bool
+) -> Value:
+    """x @ y over the last two axes; [K, …] if an operand has a client axis.
+
+    Args:
+        x, y: (tensor, whether it has a client axis); without client axes, they have equally many axes.
+    """
+    (a, has_clients_x), (b, has_clients_y) = x, y
+    rank = a.shape.rank - int(has_clients_x)
+    if has_clients_x and not has_clients_y and rank > 2:
+        b = ops.expand_dims(b, 0)
+    if has_clients_y and not has_clients_x and rank > 2:
+        a = ops.expand_dims(a, 0)
+    if evaluation.products and has_clients_x and not has_clients_y and rank == 2 and not transpose_x:
+        return product_with_shared(evaluation.products, a, b, transposed=transpose_y)
+    if not evaluation.products or has_clients_x == has_clients_y:
+        return ops.operation("BatchMatMulV2", a, b, adj_x=transpose_x, adj_y=transpose_y)
+    pairs = [
+        (a[k : k + 1] if has_clients_x else a, b[k : k + 1] if has_clients_y else b) for k in range(evaluation.clients)
+    ]
+    products = [ops.operation("BatchMatMulV2", *pair, adj_x=transpose_x, adj_y=transpose_y) for pair in pairs]
+    return ops.concat(products, 0)
 
 
 def contraction_operands(evaluation: BatchedEvaluation, x: BatchedValue, y: BatchedValue) -> tuple[Value, Value]:
@@ -190,7 +205,7 @@ def einsum_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue
         BatchedValue(evaluation.with_client_axis(x), True, x.padded_axis, x.entries_per_row) for x in values
     ]
     is_summed = bool(letter) and letter not in output
-    client_letter = next(c for c in "zyxwvu" if c not in equation)
+    client_letter = next(c for c in "zyxwvu" + string.ascii_letters if c not in equation)
     client_equation = ",".join(client_letter + term for term in terms) + "->" + client_letter + output
     tensor = ops.einsum(
         client_equation, *(evaluation.masked(x) if is_summed else evaluation.tensor(x) for x in with_clients)
