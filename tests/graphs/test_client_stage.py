@@ -36,7 +36,7 @@ def stage() -> ClientStage:
 def test_a_stage_says_its_types(stage):
     assert [str(p.type) for p in (*stage.shared_parameters, *stage.client_parameters)] == ["float32", "float32[3]"]
     assert [str(leaf) for leaf in stage.client_leaves] == ["float32[3]"]
-    assert (str(stage.partial_type), str(stage.kept_type), stage.sizes) == ("float32[3]", "<float32>", 0)
+    assert (str(stage.partial_type), str(stage.kept_type), stage.measured_count) == ("float32[3]", "<float32>", 0)
     assert str(stage.result_type(2)) == "<float32[3],<<float32>,<float32>>,<>,<>>"
     assert str(stage.stacked_result_type(None, stage.partial_type)) == "<float32[3],<float32[?]>,<>,float32[3]>"
     assert is_loopable(stage)

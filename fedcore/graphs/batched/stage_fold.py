@@ -89,14 +89,14 @@ class StageFold:
         return [broadcast_to_clients(value, 1) for value in self.parts.folded(flatten(zero))]
 
     def _partial_of(self, folded: Tensors) -> object:
-        """The partials whose folded leaves [n, …] are given; the others have no rows."""
+        """n partials as one batched value, of their folded leaves [n, …]; the other leaves have no rows."""
         folded_leaves, count = iter(folded), int(folded[0].shape[0])
         specs = map(spec, tensor_leaves(self.stage.partial_type))
-        leaves = [
+        partial_leaves = [
             ops.zeros([count, 0, *s.shape[1:]], s.dtype) if i in self.parts.appended else next(folded_leaves)
             for i, s in enumerate(specs)
         ]
-        return unflatten(list(map(batched, leaves)), self.stage.partial_type)
+        return unflatten(list(map(batched, partial_leaves)), self.stage.partial_type)
 
     def fold(self, contributions: Tensors, partial_leaves: Tensors, present: Presence | None = None) -> Tensors:
         """The partials after one client of each block; leaves [blocks, …], if partials have leaves.
@@ -146,16 +146,16 @@ class StageFold:
 
         Args:
             folded: the leaves that the fold computes.
-            rows: of the other leaves, the rows of each client, [clients, rows of a client, …].
-            previous: the leaves of the partial of the clients before. Default: there are none.
+            rows: for each of the other leaves the rows of each client, [clients, rows of a client, …].
+            previous: all leaves of the partial of the clients before. Default: there are none.
         """
-        folded_leaves, leaves_of_rows = iter(folded), iter(rows)
+        folded_leaves, client_rows = iter(folded), iter(rows)
         partial = []
         for i, _ in enumerate(tensor_leaves(self.stage.partial_type)):
             if i not in self.parts.appended:
                 partial.append(ops.identity(next(folded_leaves)))
                 continue
-            leaf, at_most = next(leaves_of_rows), self.parts.appended[i].at_most
+            leaf, at_most = next(client_rows), self.parts.appended[i].at_most
             leaf = ops.reshape(leaf, [-1, *leaf.shape[2:]])
             leaf = leaf if previous is None else ops.concat([previous[i], leaf], 0)
             partial.append(leaf if at_most is None else leaf[:at_most])
@@ -172,7 +172,7 @@ class StageFold:
         """
 
         def body(*tensors: Value) -> list[Value]:
-            """The leaves of the partial, then the values of each present client (`own_specs`), in order.
+            """The leaves of the partial, then the kept values and the bits of the present clients, in order.
 
             Args:
                 tensors: of the broadcasts, then of the clients.
@@ -180,10 +180,10 @@ class StageFold:
             groups, lane_of = self._run_invariant_operations(list(tensors))
             lane_of = ops.reshape(lane_of, [blocks, block])
             reduction = self._reduction()
-            holds_blocks = self.groups.hold_blocks(block)
-            if holds_blocks and len(reduction.sum_only_leaves) == len(reduction.zeros):
+            # Blocks that lie within a group are summed there, if the fold only adds to each leaf of the partial.
+            if self.groups.hold_blocks(block) and len(reduction.sum_only_leaves) == len(reduction.zeros):
                 ((group, count),) = groups
-                own: Tensors = []
+                own_leaves: Tensors = []
                 partial = sum_blocks_by_group(
                     functools.partial(group, factored_leaves=reduction.leaves_only_summed),
                     reduction,
@@ -194,14 +194,14 @@ class StageFold:
                     joined=self._layout.joins_blocks,
                 )
             else:
-                contributions, own = self._contributions(groups, reduction)
+                contributions, own_leaves = self._contributions(groups, reduction)
                 partial = fold_blocks(reduction, contributions, lane_of)
-            if own:
+            if own_leaves:
                 lanes = ops.reshape(lane_of, [-1])
-                lanes = ops.gather(lanes, ops.where(lanes >= 0)[:, 0])
-                own = [ops.gather(leaf, lanes) for leaf in own]
-            rows, own = own[: len(self.parts.appended)], own[len(self.parts.appended) :]
-            return [*self._with_rows([t[0] for t in partial], rows), *own]
+                present_lanes = ops.gather(lanes, ops.where(lanes >= 0)[:, 0])
+                own_leaves = [ops.gather(leaf, present_lanes) for leaf in own_leaves]
+            rows, kept_values = self.parts.split_own_leaves(own_leaves)
+            return [*self._with_rows([t[0] for t in partial], rows), *kept_values]
 
         return self._realize(body, self.specs, self.stage.stacked_result_type(None))
 
@@ -219,7 +219,7 @@ class StageFold:
         types = [TensorType("float32", (None, size)) for size in sizes]
 
         def body(*operands: Value) -> list[Value]:
-            """The leaves of the new partial, the values of the client (`own_specs`), and the joined factors.
+            """The leaves of the new partial, the kept values and the bits of the client, and the joined factors.
 
             Args:
                 operands: of the broadcasts and the client, then the old partial, the joined factors, the flags.
@@ -231,15 +231,15 @@ class StageFold:
             old_partial = [t[None] for t in self.parts.folded(previous)]
             groups, _ = self._run_invariant_operations(tensors[:end_arguments])
             reduction = self._reduction()
-            contributions, own = self._contributions(groups, reduction)
+            contributions, own_leaves = self._contributions(groups, reduction)
             pending = {j: (factors[2 * i], factors[2 * i + 1]) for i, j in enumerate(joined)}
             new_partial, pending = fold_next_client(
                 reduction, contributions, old_partial, pending, is_first, is_last, self._layout.joined_rows
             )
-            rows, own = own[: len(self.parts.appended)], own[len(self.parts.appended) :]
+            rows, kept_values = self.parts.split_own_leaves([leaf[:1] for leaf in own_leaves])  # of the only client
             return [
-                *self._with_rows([t[0] for t in new_partial], [leaf[:1] for leaf in rows], previous),
-                *(leaf[:1] for leaf in own),
+                *self._with_rows([t[0] for t in new_partial], rows, previous),
+                *kept_values,
                 *(ops.identity(t[0]) for j in joined for t in pending[j]),
             ]
 
@@ -249,12 +249,18 @@ class StageFold:
 
     @property
     def joined_leaves(self) -> dict[int, tuple[int, int]]:
-        """Leaves of the contribution that may be joined factors, with their shapes."""
+        """Leaf of the contribution whose blocks may be summed by one product of joined factors -> its shape (n, m)."""
         shapes = {j: s.shape for j, s in enumerate(self.parts.contribution_specs) if s.dtype == tf.float32}
         return {j: (int(s[0]), int(s[1])) for j, s in shapes.items() if self._layout.joins_blocks and s.rank == 2}
 
     def _run_invariant_operations(self, tensors: list) -> tuple[list[tuple[Group, Value]], Value]:
-        """Runs the client-invariant operations, and returns the functions of groups, and the lanes of clients."""
+        """Runs the client-invariant operations; returns what `ClientGroups.open` makes of the clients' tensors.
+
+        That is (the functions of groups, each with the number of its groups; the lane of each client).
+
+        Args:
+            tensors: of the broadcasts, then of the clients; those of the broadcasts are removed.
+        """
         parameters = self.stage.shared_parameters
         broadcasts = [unflatten([shared(tensors.pop(0)) for _ in leaves(p.type)], p.type) for p in parameters]
         self._invariant = dict(zip([p.name for p in parameters], broadcasts, strict=True))
@@ -268,10 +274,10 @@ class StageFold:
     def _contributions(
         self, groups: SequenceOf[tuple[Group, Value]], reduction: Reduction
     ) -> tuple[list[Contribution], Tensors]:
-        """Runs the groups: (the contributions that the fold reads, the leaves of `own_specs` of each lane).
+        """Runs the groups: (the contributions that the fold reads, the own leaves of the clients, `own_specs`).
 
-        Both are stored together, as leaves of one contribution; those of `own_specs` stand behind those that the fold
-        reads, and are tensors [lanes + 1, …], the last entry of which belongs to no client.
+        Both are stored together, as leaves of one contribution, the own leaves behind those that the fold reads. An own
+        leaf is a tensor [lanes + 1, …], the last entry of which belongs to no client.
         """
         specs = reduction.specs
         factored_leaves = reduction.leaves_only_summed if self.groups.have_factors else {}
@@ -286,12 +292,12 @@ class StageFold:
             joined_rows=self._layout.joined_rows,
             rows=self.groups.rows_of_lanes,
         )
-        own: dict[int, Value] = {}
-        for each in contributions:
-            if max(each.leaves.positions) >= len(specs):
-                assert isinstance(each, ClientContribution)
-                own |= each.leaves.unpack(each.concatenate())
-        return contributions, [own[i] for i in range(len(specs), len(leaf_specs))]
+        leaves_by_number: dict[int, Value] = {}
+        for contribution in contributions:
+            if max(contribution.leaves.positions) >= len(specs):
+                assert isinstance(contribution, ClientContribution)
+                leaves_by_number |= contribution.leaves.unpack(contribution.concatenate())
+        return contributions, [leaves_by_number[i] for i in range(len(specs), len(leaf_specs))]
 
     def _realize(self, body: Callable, specs: list[tf.TensorSpec], result: Type) -> Realized:
         """Traces an executable of the stage.

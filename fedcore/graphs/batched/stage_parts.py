@@ -36,7 +36,7 @@ def split_stage(stage: ClientStage) -> tuple[list[Operation], list[Operation], l
 
     Fold operations, appends among them, depend on the partial; own operations, client-invariant ones among them, do
     not. The contribution is the names of the values that fold operations read from own operations and parameters, but
-    for rows that are appended. The operation that puts the partial and a kept value together is none of both.
+    for rows that are appended. The operation that puts the partial and a kept value together is neither.
 
     Raises:
         NoBatchingRule: as for `result_names`.
@@ -131,7 +131,7 @@ class StageParts:
 
     @property
     def client_operations(self) -> list[Operation]:
-        """The others that depend on no other client."""
+        """The operations that depend on the client, and on no other one: own operations that are not invariant."""
         invariant = {op.name for op in self.invariant_operations}
         return [op for op in self.own_operations if op.name not in invariant]
 
@@ -152,26 +152,33 @@ class StageParts:
 
     @property
     def own_specs(self) -> list[tf.TensorSpec]:
-        """Specs of `own_leaves` of one client, then of the measured sizes."""
+        """Specs of `own_leaves` of one client."""
         types = [tensor_leaves(self.types[name])[i] for name, i in self._row_sources]
         types += [] if self.stage.kept_type is None else tensor_leaves(self.stage.kept_type)
-        return [*map(spec, types), *([tf.TensorSpec([self.stage.sizes], tf.int64)] if self.stage.sizes else [])]
+        count = self.stage.measured_count
+        return [*map(spec, types), *([tf.TensorSpec([count], tf.int64)] if count else [])]
 
     @property
     def _row_sources(self) -> list[tuple[str, int]]:
-        """(name of a value, number of its leaf) of the rows that a client appends, for each leaf that gets rows."""
+        """For each leaf of the partial that gets rows: (name of the value that has them, number of its leaf)."""
         return [rows.right for rows in self.appended.values()]
 
     def folded(self, partial_leaves: list) -> list:
         """The leaves of a partial without those to which rows are appended."""
         return [leaf for i, leaf in enumerate(partial_leaves) if i not in self.appended]
 
-    # --- of a group, from the values of the stage's names ---
+    def split_own_leaves(self, own_leaves: Tensors) -> tuple[Tensors, Tensors]:
+        """(the rows that clients append, the kept values and the measured sizes) of the leaves of `own_specs`."""
+        return own_leaves[: len(self.appended)], own_leaves[len(self.appended) :]
+
+    # --- results of a group of clients ---
 
     def contribution_leaves(self, scope: dict, width: int, factored_leaves: Mapping[int, int]) -> list[Value | Factors]:
         """The leaves [width, …] of the contribution of a group's clients, or their factors.
 
         Args:
+            scope: the values of the stage's names.
+            width: lanes of a group.
             factored_leaves: as in `Group`.
         """
         values = [value for name in self.contribution for value in flatten(scope[name])]
@@ -185,17 +192,19 @@ class StageParts:
         values = [flatten(scope[name])[i] for name, i in self._row_sources]
         values += [] if self.kept_name is None else flatten(scope[self.kept_name])
         sizes = [
-            ops.reshape(_measured_size(flatten(scope[name])[i], types[i][1], width), [width])
+            ops.reshape(_measured_size(flatten(scope[name])[i], leaves(self.types[name])[i][1], width), [width])
             for name in self.stage.measured
-            for types in [leaves(self.types[name])]
             for i in measured_leaves(self.types[name], self.stage.table_rows)
         ]
         return [*(broadcast_to_clients(value, width) for value in values), *([ops.stack(sizes, 1)] if sizes else [])]
 
 
 def _measured_size(value: BatchedValue, type_: Type, width: int) -> Value:
-    """The size in bits of a measured leaf of each client of a group."""
+    """The size in bits of a measured leaf of each client of a group.
+
+    A table of zeros with changed rows is not made dense: of its other rows, none is sent.
+    """
     form = value.low_rank
     if isinstance(form, ChangedRows) and form.base is None:
-        return bits_of_rows(ops.equal(form.factors[0][1], 0), type_)  # as a dense table it has no -0.0
+        return bits_of_rows(ops.equal(form.factors[0][1], 0), type_)  # `equal`: a dense table would have no -0.0
     return measured_size(broadcast_to_clients(value, width), type_)

@@ -28,7 +28,11 @@ _CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
 
 
 def client_specs(stage: ClientStage, layouts: Sequence[Layout | None]) -> list[list[tf.TensorSpec]]:
-    """For each leaf of the clients' arguments the specs of the tensors that `pack_for_loop` returns."""
+    """For each leaf of the clients' arguments the specs of the tensors that `pack_for_loop` returns for it.
+
+    Args:
+        layouts: for each leaf the layout of its sequence; None for a tensor.
+    """
     specs = []
     for leaf, layout in zip(stage.client_leaves, layouts, strict=True):
         if layout is None:
@@ -49,6 +53,7 @@ def client_arguments(
     """The arguments of client k, whose sequences read the columns of all clients.
 
     Args:
+        layouts: for each leaf the layout of its sequence; None for a tensor.
         leaf_tensors: for each leaf the tensors of `client_specs`.
         call: applies the graphs of the sequences' maps.
     """
@@ -57,9 +62,9 @@ def client_arguments(
         if layout is None:
             values.append(ops.gather(tensors[0], k))
             continue
-        *opened, splits = tensors
-        columns = opened[: len(layout.column_specs())]
-        orders = [t[splits[k] : splits[k + 1]] for t in opened[len(columns) :]]
+        *sequence_tensors, splits = tensors
+        columns = sequence_tensors[: len(layout.column_specs())]
+        orders = [t[splits[k] : splits[k + 1]] for t in sequence_tensors[len(columns) :]]
         values.append(layout.open([*columns, *orders], call))
     return [unflatten([values.pop(0) for _ in leaves(p.type)], p.type) for p in stage.client_parameters]
 
@@ -76,12 +81,12 @@ def is_loopable(stage: ClientStage) -> bool:
     kept_leaves = [] if stage.kept_type is None else [leaf for _, leaf in leaves(stage.kept_type)]
     if not all(isinstance(leaf, TensorType) for leaf in kept_leaves):
         return False
-    sized = [*tensors, *(leaf for leaf in kept_leaves if isinstance(leaf, TensorType))]
-    have_one_size = all(t.shape is not None and None not in t.shape for t in sized)
-    return have_one_size and all(t.dtype.name != "str" for t in tensors) and _only_checks(stage)
+    stacked = [*tensors, *(leaf for leaf in kept_leaves if isinstance(leaf, TensorType))]
+    have_static_shapes = all(t.shape is not None and None not in t.shape for t in stacked)
+    return have_static_shapes and all(t.dtype.name != "str" for t in tensors) and _has_no_effects_but_checks(stage)
 
 
-def _only_checks(stage: ClientStage) -> bool:
+def _has_no_effects_but_checks(stage: ClientStage) -> bool:
     """Whether the only operations of the stage with effects or state are checks, which do nothing but fail."""
     if stage.name not in effectful_symbols(stage.module) | stateful_symbols(stage.module):
         return True
@@ -104,6 +109,7 @@ def realize_loop(stage: ClientStage, layouts: Sequence[Layout | None], *, parall
     type_ = stage.stacked_result_type(None)
 
     def body(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        """The leaves of the partial of all clients, then the kept values and the bits, stacked over the clients."""
         arguments = list(tensors)
         broadcasts, seeds = stage.unpack_broadcasts(arguments), arguments.pop(0)
         leaf_tensors = [[arguments.pop(0) for _ in leaf] for leaf in specs]
@@ -112,6 +118,7 @@ def realize_loop(stage: ClientStage, layouts: Sequence[Layout | None], *, parall
         def fold(
             k: tf.Tensor, partial: list[tf.Tensor], arrays: list[tf.TensorArray]
         ) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.TensorArray]]:
+            """An iteration: adds client k to the partial, and writes its kept values and bits to the arrays."""
             client = client_arguments(stage, layouts, leaf_tensors, k)
             old_partial = unflatten(list(partial), stage.partial_type)
             new_partial, kept_value, bits = stage.run_client(run, old_partial, [*broadcasts, *client], seeds[k])
@@ -122,7 +129,7 @@ def realize_loop(stage: ClientStage, layouts: Sequence[Layout | None], *, parall
         zero = [] if stage.zero is None else flatten(run.run(stage.module.function(stage.zero), *broadcasts))
         zero = [_filled_at_run_time(t, count) for t in zero]
         arrays = [_array(spec(t).dtype, count) for t in kept_types]
-        arrays += [_array(tf.int64, count)] if stage.sizes else []
+        arrays += [_array(tf.int64, count)] if stage.measured_count else []
         _, partial, arrays = tf.while_loop(
             lambda k, *_: k < count,
             fold,
@@ -138,9 +145,10 @@ def realize_loop(stage: ClientStage, layouts: Sequence[Layout | None], *, parall
 
 
 def _filled_at_run_time(tensor: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """The tensor; a Fill whose size TensorFlow does not know in advance, if it is a Fill.
+    """The tensor; if it is a Fill, one whose shape TensorFlow does not know in advance.
 
-    TensorFlow keeps a constant of that size alive between calls, and the first sum could not overwrite it.
+    Of a known shape, it would become a constant that is alive between calls, which the first sum could not overwrite.
+    So the shape gets an addend that is 0 in each call: min(count, 0).
 
     Args:
         count: int32, not negative.

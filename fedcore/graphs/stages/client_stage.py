@@ -49,8 +49,9 @@ class ClientStage:
         """The stage of a fold or a collect of a plan's main function.
 
         Args:
-            merge: of the fold's partials.
-            broadcasts: number of its operands that are broadcasts.
+            op: the fold or the collect.
+            merge: the operation that merges the fold's partials; None for a collect.
+            broadcasts: number of the operands of `op` that are broadcasts.
         """
         *zero, stage = (o.name for o in op.operands if isinstance(o, Symbol))
         join = None if merge is None else merge.operands[0].name
@@ -67,14 +68,15 @@ class ClientStage:
 
     @property
     def shared_parameters(self) -> tuple[Parameter, ...]:
-        return self._own_parameters[: self.broadcasts]
+        return self._argument_parameters[: self.broadcasts]
 
     @property
     def client_parameters(self) -> tuple[Parameter, ...]:
-        return self._own_parameters[self.broadcasts :]
+        return self._argument_parameters[self.broadcasts :]
 
     @property
-    def _own_parameters(self) -> tuple[Parameter, ...]:
+    def _argument_parameters(self) -> tuple[Parameter, ...]:
+        """The parameters without the partial: those that all clients share, then those of a client."""
         return self.function.parameters[0 if self.zero is None else 1 :]
 
     @property
@@ -110,15 +112,15 @@ class ClientStage:
         return table_rows_of(self.function)
 
     @functools.cached_property
-    def sizes(self) -> int:
+    def measured_count(self) -> int:
         """Number of measured leaves."""
         types = self.function.types()
         return sum(len(measured_leaves(types[name], self.table_rows)) for name in self.measured)
 
     def result_type(self, clients: int) -> StructType:
-        """<partial, kept values, bits, factors>: the result of a call; its parts are empty if the stage has none.
+        """<partial, kept values, bits, factors>: the result of a call; a part is <> if the stage has none.
 
-        `bits` is int64 [clients, sizes]: of each client the sizes of the measured leaves. `factors` are those that a
+        `bits` is int64 [clients, measured leaves]: the sizes of the measured leaves. `factors` are those that a
         call which adds one client to a partial hands on to the next client of the block, beside the partial.
         """
         kept_struct = NOTHING if self.kept_type is None else StructType([(None, self.kept_type)] * clients)
@@ -135,11 +137,11 @@ class ClientStage:
         return self._result_type(stacked, clients, factors)
 
     def _result_type(self, kept_values: Type, clients: int | None, factors: Type) -> StructType:
-        bits = TensorType("int64", (clients, self.sizes)) if self.sizes else NOTHING
+        bits = TensorType("int64", (clients, self.measured_count)) if self.measured_count else NOTHING
         return StructType([(None, t) for t in (self.partial_type, kept_values, bits, factors)])
 
     def unpack_broadcasts(self, tensors: list) -> list:
-        """The broadcasts, of their tensors, which are removed from the front of the list."""
+        """The values of the broadcasts, made of the first tensors of a list, which are removed from it."""
         return [unflatten([tensors.pop(0) for _ in leaves(p.type)], p.type) for p in self.shared_parameters]
 
     def bits(self, values: dict, types: dict[str, Type]) -> list[tf.Tensor]:
@@ -154,8 +156,10 @@ class ClientStage:
         """(partial with the client, kept value, sizes of measured leaves in bits); None for what the stage has not.
 
         Args:
-            partial: of the clients before.
-            arguments: the broadcasts, and the client's.
+            run: computes operations, eagerly or in the graph that is built.
+            partial: of the clients before; not read if the stage has none.
+            arguments: the broadcasts, then the client's values.
+            seed: of the client.
         """
         parameters = self.function.parameters
         partials = [] if self.zero is None else [partial]

@@ -132,7 +132,7 @@ class ClientReplay:
         stage.run_client(self._interpreter, zero, [*shared, *arguments], tf.constant(seed, tf.int64))
 
     def _counted(self, sequence: layout.Sequence) -> layout.Sequence:
-        """The sequence; the step is the number of the element that was read last."""
+        """The sequence, which sets the step to the number of each element that is read, and notes the element."""
 
         def element(i: tf.Tensor) -> Nested:
             self._step = int(i)
@@ -143,16 +143,23 @@ class ClientReplay:
         return layout.Sequence(sequence.count, element)
 
     def _note_data(self, leaves: Sequence, name: str) -> None:
-        """Notes tensors of the client's data."""
-        for leaf in leaves if self._note is not None else ():
+        """Notes the tensors among some leaves of the client's data.
+
+        Args:
+            name: of the parameter that they belong to, or "batch" for an element of a sequence.
+        """
+        if self._note is None:
+            return
+        for leaf in leaves:
             if isinstance(leaf, tf.Tensor):
-                self._note(ClientValue(DATA, NodeSource(name, None), self._step, (), leaf.numpy()))  # type: ignore[misc]
+                self._note(ClientValue(DATA, NodeSource(name, None), self._step, (), leaf.numpy()))
 
     def _evaluate(self, op: Operation, types: list[Type], values: list, seed: Seed | None) -> Nested:
+        """The result of an operation of the IR; notes its tensors, unless the operation computes nothing by itself."""
         result = evaluate(op, types, values, seed)
         if op.kind == "sequence_reduce":
             self._step = None
-        calls_graph = op.kind == "call" and isinstance(op.operands[0], Symbol)  # whose nodes are noted
+        calls_graph = op.kind == "call" and isinstance(op.operands[0], Symbol)  # the nodes of the graph are noted
         if self._note is not None and not calls_graph and op.kind not in ("struct", "item", "literal", "bind"):
             tensors = [t for t in flatten(result) if isinstance(t, tf.Tensor)]
             inputs = tuple(t.numpy() for v in values for t in _tensors(v))
@@ -185,7 +192,12 @@ class ClientReplay:
         return call
 
     def _print(self, graph: Graph, prints: bytes, operands: list) -> None:
-        """Computes what a graph prints, and nothing else of it."""
+        """Computes what a graph prints, and notes nothing else of it.
+
+        Args:
+            prints: the graph whose nodes print.
+            operands: the arguments of `graph`.
+        """
         captured = _captured(Graph(graph.name, graph.type, digest_of(prints)), prints)
         assert captured is not None  # the trace refuses prints in other graphs
         note, step = self._note, self._step
@@ -215,6 +227,7 @@ class ClientReplay:
         return [values[v] for v in region.results]
 
     def _note_node(self, node: Node, operands: list, results: Sequence) -> None:
+        """Notes the results of a node that have a value in numpy; lists and handles have none."""
         assert self._note is not None
         source = node.source or NodeSource(node.op, None)
         inputs = tuple(t.numpy() for t in operands if t.dtype not in (tf.resource, tf.variant))
@@ -224,11 +237,16 @@ class ClientReplay:
                 self._note(value)
 
     def _run_node(self, node: Node, operands: list, values: Mapping[RegionValue, tf.Tensor]) -> Sequence:
+        """The results of a node.
+
+        Args:
+            values: those of the region so far, which the regions of loops and branches may read.
+        """
         if node.op == "while":
             test, body = node.regions
             outer, number = self._iterations, 0
             while bool(self._run_region(test, operands, values)[0]):
-                if not any(_is_element_access(n) for n in body.nodes):  # whose step is told
+                if not any(_is_element_access(n) for n in body.nodes):  # a loop over elements sets the step instead
                     self._iterations = (*outer, number)
                 operands = self._run_region(body, operands, values)
                 self._iterations, number = outer, number + 1
@@ -248,8 +266,8 @@ class ClientReplay:
             )
             return operands
         if _is_element_access(node):
-            function, (_, index) = node["f"].name, operands
-            return flatten(self._sequences[int(function.removeprefix(ACCESS_PREFIX))].element(index))
+            number, (_, index) = int(node["f"].name.removeprefix(ACCESS_PREFIX)), operands
+            return flatten(self._sequences[number].element(index))
         return add_operation(node.op, operands, node.attributes)
 
 
@@ -264,7 +282,10 @@ def _operands(leaf: Any) -> list[tf.Tensor]:
 
 
 def _captured(graph: Graph, data: bytes) -> CapturedGraph | None:
-    """The graph; None if an operation that only TensorFlow can run names functions, as a MapDataset."""
+    """The graph; None if an operation that only TensorFlow can run names functions, as MapDataset does.
+
+    These are the functions of the graph that no case names.
+    """
     captured = captured_graph(graph, data)
     regions = (captured.main, *captured.named.values())
     return captured if {s for r in regions for s in _symbols_of_cases(r)} == captured.named.keys() else None
@@ -280,9 +301,11 @@ def _symbols_of_cases(region: Region) -> Iterator[Symbol]:
 
 
 def _eager(value: Any) -> Any:
+    """A nested tuple of numpy arrays as one of eager tensors."""
     return tuple(map(_eager, value)) if isinstance(value, tuple) else tf.convert_to_tensor(value)
 
 
 def _tensors(value: Any) -> list[tf.Tensor]:
+    """The tensors in an operand; sequences and functions have none."""
     leaves = flatten(value) if isinstance(value, tuple) else [value]
     return [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]

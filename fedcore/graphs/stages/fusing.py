@@ -26,7 +26,8 @@ def trace_operations(
     The parameters of the graph are these inputs in order. Its result is the struct of the outputs, or the only output.
 
     Args:
-        inputs: names of values that the operations may read.
+        function: a function whose parameters are all values that the operations read.
+        inputs: names of those parameters that may become parameters of the graph.
         outputs: for each binding that the graph returns, its name as an element of the graph's result.
     """
     types = {p.name: p.type for p in function.parameters}
@@ -34,10 +35,10 @@ def trace_operations(
     elements = [(name, result_types[binding]) for binding, name in outputs.items()]
     result = elements[0][1] if len(elements) == 1 else StructType(elements)
     traced = _trace(module, function, inputs, types, outputs, result)
-    used = _used(traced, inputs, types)
-    if used != inputs:
-        traced = _trace(module, function, used, types, outputs, result)
-    return traced, used
+    inputs_read = _inputs_read(traced, inputs, types)
+    if inputs_read != inputs:
+        traced = _trace(module, function, inputs_read, types, outputs, result)
+    return traced, inputs_read
 
 
 def _trace(
@@ -87,8 +88,8 @@ def _no_element(index: tf.Tensor) -> Never:
     raise FedcoreError("an operation reads a sequence that is not among the inputs of its graph")
 
 
-def _used(traced: TracedGraph, inputs: list[str], types: Mapping[str, Type]) -> list[str]:
-    """The inputs of which the graph reads at least one leaf."""
+def _inputs_read(traced: TracedGraph, inputs: list[str], types: Mapping[str, Type]) -> list[str]:
+    """The inputs of which the graph reads at least one leaf; its operands `arg0`, `arg1`, … are those of all inputs."""
     nodes = graph_pb2.GraphDef.FromString(traced.data).node
     read = {i.split(":")[0].lstrip("^") for n in nodes for i in n.input}
     used, position = [], 0

@@ -25,10 +25,11 @@ AnySequence: TypeAlias = Sequence | StreamedSequence
 Kernel = TypeVar("Kernel", bound=Callable[..., Nested])
 
 kernels: dict[str, Callable] = {}
+"""Kind of a local operation -> its kernel, see `kernel`."""
 
 
 def kernel(kind: str) -> Callable[[Kernel], Kernel]:
-    """Registers the kernel (operation, *operands) -> result of a kind of local operation."""
+    """Registers the kernel of a kind of local operation: (operation, *operands) -> result, nested tuples of tensors."""
 
     def register(fn: Kernel) -> Kernel:
         kernels[kind] = fn
@@ -48,6 +49,7 @@ def interpreter(module: Module, *, xla: bool = False) -> Interpreter:
 
 
 def _compiled_callable(graph: Graph, data: bytes) -> Callable:
+    """A function that calls a graph, which XLA compiles if it can."""
     return graph_callable(graph, data, xla=can_compile(graph, data))
 
 
@@ -61,18 +63,21 @@ def evaluate(op: Operation, operand_types: list[Type], operands: list, seed: See
         keywords = declared.variables(op, operand_types)
         if "seed" in declared.meaning_keywords:
             keywords["seed"] = require_seed(seed, op.kind)
-        run = _meaning_on_tensors(declared)
-        result = run(*operands, **keywords)
-    return result if _is_ours(declared) else _check_result(op, result)
+        result = _meaning_on_tensors(declared)(*operands, **keywords)
+    return result if _is_builtin(declared) else _check_result(op, result)
 
 
-def _is_ours(declared: Intrinsic) -> bool:
+def _is_builtin(declared: Intrinsic) -> bool:
+    """Whether an intrinsic is one of fedcore's, whose results need no check."""
     return declared.meaning.__module__.startswith("fedcore.")
 
 
 def _meaning_on_tensors(declared: Intrinsic) -> Callable:
-    """The meaning of an operation without a kernel; it stands for one where it runs on tensors as well."""
-    if _is_ours(declared):
+    """The meaning of an operation without a kernel, which takes its place: a meaning may run on tensors as on arrays.
+
+    Errors of a meaning that is not fedcore's name the missing kernel.
+    """
+    if _is_builtin(declared):
         return declared.meaning
 
     def run(*operands: Nested, **keywords: Any) -> Nested:
@@ -88,20 +93,21 @@ def _meaning_on_tensors(declared: Intrinsic) -> Callable:
 
 
 def _check_result(op: Operation, result: Nested) -> Nested:
-    """The result of an operation of someone else, if it is of the type in the program.
+    """The result of an operation that is not fedcore's.
 
     Raises:
-        TypeMismatch: it is not.
+        TypeMismatch: it is not of the operation's type in the program.
     """
     parts, types = flatten(result), [leaf for _, leaf in leaves(op.type)]
-    if len(parts) != len(types) or not all(map(_is_of, parts, types)):
+    if len(parts) != len(types) or not all(map(_has_type, parts, types)):
         values_text = ", ".join(map(brief, parts))
         run = "kernel" if op.kind in kernels else "meaning"
         raise TypeMismatch(f"the {run} of {op.kind} gives {values_text}, but its signature says {op.type}")
     return result
 
 
-def _is_of(tensor: Any, type_: Type) -> bool:
+def _has_type(tensor: Any, type_: Type) -> bool:
+    """Whether a leaf of a result may have the type of that leaf; sequences are not looked into."""
     if not isinstance(type_, TensorType):
         return True
     if tensor is None:
@@ -123,11 +129,12 @@ def _(op: Operation) -> Nested:
 
 
 def _cast_first(fn: Callable) -> Callable:
+    """The function of two leaves, for a right one of another dtype, which is cast to that of the left one."""
     return lambda left, right: fn(left, tf.cast(right, left.dtype))
 
 
 def _leafwise(fn: Callable, *, casts: Callable = _cast_first) -> Callable:
-    """Kernel that applies a binary function leaf by leaf; a right operand that is one leaf is used for all.
+    """Kernel that applies a binary function leaf by leaf; a right operand that is one leaf is used for all leaves.
 
     Args:
         casts: function of two leaves of one dtype -> function of two leaves of different dtypes.
@@ -148,8 +155,9 @@ def _map_leaves(fn: Callable, value: Nested) -> Nested:
 
 
 def _by_parts(fn: Callable) -> Callable:
-    """Computes the real and the imaginary part separately: TensorFlow rewrites a complex `x + x` to `2 * x`, whose
-    infinities become NaN.
+    """Casts of a sum or a difference, whose real and imaginary parts are computed separately.
+
+    TensorFlow rewrites a complex `x + x` to `2 * x`, which makes NaN of infinities.
     """
 
     def apply(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
@@ -187,20 +195,21 @@ def _scaling(complex_: Callable) -> Callable:
 
 
 def _product(a: tf.Tensor, b: tf.Tensor, c: tf.Tensor, d: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """(real, imaginary) of (a + bi) * (c + di)."""
     return a * c - b * d, a * d + b * c
 
 
 def _quotient(a: tf.Tensor, b: tf.Tensor, c: tf.Tensor, d: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """(a + bi) / (c + di) by Smith's algorithm, as in numpy. Division by zero divides both parts by zero."""
-    real_first = tf.abs(c) >= tf.abs(d)
-    zero = (c == 0) & (d == 0)
-    large, small = tf.where(real_first, c, d), tf.where(real_first, d, c)
-    ratio = tf.where(zero, tf.zeros_like(c), small / large)
-    scale = 1 / tf.where(zero, tf.abs(c), large + small * ratio)
-    real = tf.where(real_first, a + b * ratio, a * ratio + b)
-    imaginary = tf.where(real_first, b - a * ratio, b * ratio - a)
-    by_zero = tf.abs(c)
-    return tf.where(zero, a / by_zero, real * scale), tf.where(zero, b / by_zero, imaginary * scale)
+    """(real, imaginary) of (a + bi) / (c + di), by Smith's algorithm as in numpy. A zero divides both parts by zero."""
+    has_larger_real = tf.abs(c) >= tf.abs(d)
+    is_zero = (c == 0) & (d == 0)
+    large, small = tf.where(has_larger_real, c, d), tf.where(has_larger_real, d, c)
+    ratio = tf.where(is_zero, tf.zeros_like(c), small / large)
+    zero = tf.abs(c)  # without a sign, where c is a zero
+    scale = 1 / tf.where(is_zero, zero, large + small * ratio)
+    real = tf.where(has_larger_real, a + b * ratio, a * ratio + b)
+    imaginary = tf.where(has_larger_real, b - a * ratio, b * ratio - a)
+    return tf.where(is_zero, a / zero, real * scale), tf.where(is_zero, b / zero, imaginary * scale)
 
 
 def _minus(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
@@ -208,8 +217,8 @@ def _minus(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
     Grappler rewrites 0 - b to Neg and (a - b) * (a - b) to SquaredDifference, which have no kernels for these dtypes.
     """
-    by_bits = a.dtype.is_integer and a.dtype not in (tf.int32, tf.int64)
-    return a + (tf.bitwise.invert(b) + 1) if by_bits else a - b
+    has_no_kernels = a.dtype.is_integer and a.dtype not in (tf.int32, tf.int64)
+    return a + (tf.bitwise.invert(b) + 1) if has_no_kernels else a - b
 
 
 def _modulo(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
@@ -230,6 +239,8 @@ kernel("equal")(_leafwise(tf.equal))
 
 @kernel("where")
 def _(op: Operation, condition: Nested, then: Nested, otherwise: Nested) -> Nested:
+    """A choice leaf by leaf; a condition, or an alternative, that is one leaf is used for all leaves of `then`."""
+
     def apply(condition: Nested, then: Nested, otherwise: Nested) -> Nested:
         if not isinstance(then, tuple):
             return tf.where(condition, then, otherwise)
@@ -246,7 +257,10 @@ def _(op: Operation, value: Nested) -> Nested:
         return value
     dtype = tf.as_dtype(op.attributes["dtype"])
 
-    def leaf(x: tf.Tensor) -> tf.Tensor:
+    def cast_leaf(x: tf.Tensor) -> tf.Tensor:
+        """A float that an integer cannot hold becomes the nearest limit, NaN becomes 0; a complex number loses its
+        imaginary part, unless it becomes a bool.
+        """
         if x.dtype.is_complex and dtype == tf.bool:
             return (tf.math.real(x) != 0) | (tf.math.imag(x) != 0)
         real = tf.math.real(x) if x.dtype.is_complex and not dtype.is_complex else x
@@ -259,7 +273,7 @@ def _(op: Operation, value: Nested) -> Nested:
         limit = tf.where(tf.math.is_nan(real), tf.zeros((), dtype), limit)
         return tf.where(fits, tf.cast(tf.where(fits, real, tf.zeros_like(real)), dtype), limit)
 
-    return _map_leaves(leaf, value)
+    return _map_leaves(cast_leaf, value)
 
 
 @kernel("as_row")

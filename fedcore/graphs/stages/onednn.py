@@ -69,17 +69,19 @@ def with_kernels_of(stage: Function, traced: tf.types.experimental.ConcreteFunct
     if _define(name, new_names) == name:
         return traced
     function = DefinedFunction(new_names[name], traced.outputs, traced.captured_inputs)
-    own = [n for n in new_names.values() if n.endswith(SUFFIX) and not n.startswith(CONTENT_PREFIX)]
-    weakref.finalize(function, _forget, own).atexit = False
+    # Functions that are named by their content may be called by others too, so they stay.
+    unshared = [n for n in new_names.values() if n.endswith(SUFFIX) and not n.startswith(CONTENT_PREFIX)]
+    weakref.finalize(function, _forget, unshared).atexit = False
     return function
 
 
 def _define(name: str, new_names: dict[str, str]) -> str:
-    """Defines a function with oneDNN's kernels, and those that it calls.
+    """The name of a function with oneDNN's kernels; defines it, and those that it calls, if it is not defined yet.
 
     Args:
-        new_names: gets the names of the functions by those of the functions that they are made of; equal for a function
-            that has no operation with such a kernel.
+        name: of the function that it is made of.
+        new_names: name of a function -> name of the one with oneDNN's kernels, which is the same where there is no
+            operation with such a kernel. Gets the names that are defined.
     """
     if name in new_names:
         return new_names[name]

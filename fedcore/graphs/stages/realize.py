@@ -129,6 +129,7 @@ def pack(value: Nested, seed: int, first: int = 0, *, streams: bool = False) -> 
 
 
 def _specs(type_: Type, layouts: Layouts) -> list[tf.TensorSpec]:
+    """Specs of the flat tensors that `pack` makes of a value of the type."""
     specs: list[tf.TensorSpec] = []
     for (_, leaf), layout in zip(leaves(type_), layouts, strict=True):
         specs.extend([spec(t) for t in tensor_leaves(leaf)] if layout is None else layout.specs())
@@ -136,7 +137,7 @@ def _specs(type_: Type, layouts: Layouts) -> list[tf.TensorSpec]:
 
 
 def unpack(type_: Type, layouts: Layouts, tensors: list) -> Nested:
-    """The nested tuple of a value in the graph; its tensors are removed from the front of the list."""
+    """The nested tuple of a value in the graph, made of the first tensors of a list, which are removed from it."""
     values = []
     for layout in layouts:
         if layout is None:
@@ -154,7 +155,11 @@ def profiler_name(module: Module, stage: str) -> str:
 
 
 def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Realized:
-    """The function of a server stage or of a merge: (seed int64, tensors of the arguments) -> result."""
+    """The function of a server stage or of a merge: (seed int64, tensors of the arguments) -> result.
+
+    Args:
+        layouts: for each argument the layouts of its leaves.
+    """
     function = module.function(name)
     run = interpreter(module)
     types = [p.type for p in function.parameters]
@@ -175,7 +180,7 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
 
 
 def _unchanged_results(function: tf.types.experimental.ConcreteFunction) -> tuple[tuple[int, int], ...]:
-    """(Number of a result, number of the operand behind the seed that it is), by the graph's identities."""
+    """(number of a result, number of the operand behind the seed that it is), of each result that is an operand."""
     operands = {tensor.ref(): number for number, tensor in enumerate(function.inputs[1:])}
     sources = [_source(result).ref() for result in function.outputs]
     return tuple((number, operands[source]) for number, source in enumerate(sources) if source in operands)
@@ -192,8 +197,8 @@ def realize_client(stage: ClientStage, layouts: SequenceOf[Layouts], *, from_par
     """The function of one client: (broadcasts, seeds int64 [1], tensors of the client) -> <partial, kept, bits, <>>.
 
     Args:
-        layouts: of the client's arguments.
-        from_partial: the client is added to a partial, the last operands, not to that of no clients.
+        layouts: for each of the client's arguments the layouts of its leaves.
+        from_partial: the client is added to a partial, which the last operands are, and not to that of no clients.
     """
     run = interpreter(stage.module, xla=stage.is_compiled)
     client_types = [p.type for p in stage.client_parameters]

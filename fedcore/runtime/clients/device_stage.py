@@ -206,7 +206,7 @@ class DeviceStage:
         if function.stacks_kept:
             kept_values = self._unstack(kept_values, len(clients.present))
         values = dict(zip(clients.present, kept_values, strict=bool(kept_values)))
-        sent = dict(zip(clients.present, bits.numpy(), strict=True)) if self._work.client_stage.sizes else {}
+        sent = dict(zip(clients.present, bits.numpy(), strict=True)) if self._work.client_stage.measured_count else {}
         return SliceResult(None if self._work.zero is None else partial, values, sent)
 
     def _unstack(self, stacked: Sequence[tf.Tensor], clients: int) -> list:

@@ -288,10 +288,11 @@ class _Stage:
 
     def _bits(self, reply: Message) -> np.ndarray:
         """The sizes of what the client sends where types leave them open, int64 [measured]; zeros under masks."""
+        count = self._work.client_stage.measured_count
         if self.sums is not None:
-            return np.zeros(self._work.client_stage.sizes, np.int64)
+            return np.zeros(count, np.int64)
         bits = reply.arrays.get("bits")
-        if bits is None or bits.dtype != np.int64 or bits.shape != (self._work.client_stage.sizes,) or bits.min() < 0:
+        if bits is None or bits.dtype != np.int64 or bits.shape != (count,) or bits.min() < 0:
             raise MalformedMessage("a reply lacks the sizes of what was sent")
         return bits
 
