@@ -147,9 +147,9 @@ FUNCTIONS = {
 
 IN_FUNCTIONS = {
     *(op for op in BUILT_IN if "TensorList" in op or op in _ALWAYS_BY_RULE),
-    *("StatelessRandomGetAlg", "BroadcastGradientArgs", "Range"),
+    *("BroadcastGradientArgs", "Range"),
 }
-"""The last have no operand of a client, or results that are known while the graph is built."""
+"""The results of the last are known while the graph is built."""
 
 MODULES = (arrays, control_flow, convolutions, elementwise, gathers)
 MODULES += (matmul, randomness, reductions, shapes, tensor_lists)

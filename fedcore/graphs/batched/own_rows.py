@@ -15,6 +15,8 @@ multiplies 20 rows at 33, 192 rows at 68 GFLOP/s.
 Decision 0197.
 """
 
+import math
+
 import attrs
 import tensorflow as tf
 
@@ -52,10 +54,8 @@ class OwnRows:
 def product_with_shared(products: str, x: Value, matrix: Value, *, transposed: bool = False) -> Value:
     """x @ matrix, or x @ matrix^T, for each client: [K, rows, m].
 
-    How the rows of clients are joined follows the plan's attribute `products`, as the module says.
-
     Args:
-        products: the attribute of the plan.
+        products: the attribute of the plan, which says how the rows of clients are joined; see the module.
         x: [K, rows, n].
         matrix: [n, m] of all clients, or [m, n] for a transposed product.
     """
@@ -63,8 +63,8 @@ def product_with_shared(products: str, x: Value, matrix: Value, *, transposed: b
     if in_tiles and 0 < x.shape[1] < MIN_OWN_ROWS:
         return _multiply_in_tiles(x, matrix, transposed=transposed)
     if products:
-        clients = (x[k : k + 1] for k in range(x.shape[0]))
-        return ops.concat([ops.operation("BatchMatMulV2", own, matrix, adj_y=transposed) for own in clients], 0)
+        client_rows = [x[k : k + 1] for k in range(x.shape[0])]
+        return ops.concat([ops.operation("BatchMatMulV2", rows, matrix, adj_y=transposed) for rows in client_rows], 0)
     return ops.operation("BatchMatMulV2", x, matrix[None], adj_y=transposed)
 
 
@@ -73,11 +73,15 @@ def _multiply_in_tiles(x: Value, matrix: Value, *, transposed: bool) -> Value:
 
     A tile has a multiple of `TILE_ROWS` rows, for which kernels compute every row with the same instructions. The last
     tile is padded with zeros.
+
+    Args:
+        x: float32 [K, rows, n], of a static shape.
+        matrix: [n, m], or [m, n] for a transposed product.
     """
     clients, rows, n = x.shape
     row_count = clients * rows
-    tile_count = -(-row_count // MAX_TILE_ROWS)
-    tile_rows = -(-row_count // (tile_count * TILE_ROWS)) * TILE_ROWS
+    tile_count = math.ceil(row_count / MAX_TILE_ROWS)
+    tile_rows = math.ceil(row_count / (tile_count * TILE_ROWS)) * TILE_ROWS
     flat = ops.reshape(x, [row_count, n])
     tiles = [flat[begin : begin + tile_rows] for begin in range(0, row_count, tile_rows)]
     missing = len(tiles) * tile_rows - row_count
@@ -89,11 +93,13 @@ def _multiply_in_tiles(x: Value, matrix: Value, *, transposed: bool) -> Value:
 
 
 def own_rows_of(x: Value, rows: Value) -> list[Value]:
-    """The first rows of each client, [own rows, n], as views of one tensor.
+    """The rows of each client without its padding, [own rows, n], as views of one tensor.
 
     Args:
         x: [K, R, n], with K and n static.
         rows: int64 [K], the number of rows that are the client's own; those behind them are padding.
+    Returns:
+        One tensor for each client, since their numbers of rows differ.
     """
     clients, _, n = x.shape
     padded_rows = ops.shape(x, tf.int64)[1]

@@ -25,6 +25,7 @@ from fedcore.graphs.batched.row_layouts import (
     pad_rows,
 )
 from fedcore.graphs.batched.schedule import Schedule, ScheduleRules, schedule_clients
+from fedcore.graphs.sequences.columns import Columns, Rows
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.graphs.tensors.shared_memory import tensor_of
@@ -67,13 +68,14 @@ def pack_clients(
         positions: position of each present client within the call; clients at other positions are absent.
         seeds: int64, seed of each present client.
         numbers: number of each leaf among the leaves of the call's arguments, by which random pipelines draw.
+        rules: of the plan, for the schedule.
         capacity: number of clients of a full call, present and absent.
         cache: cache for the tensors that do not depend on the seeds: packed columns, and the schedule too if no reading
             order depends on a seed.
     """
 
     def arrange() -> tuple:
-        """The schedule, the lane of each client, then index and sizes of each sequence."""
+        """The schedule, the lane of each client, then two tensors for each sequence: its index, its sizes."""
         orders = leaves.orders(seeds, numbers)
         schedule = schedule_clients(leaves, orders, rules, positions, capacity)
         rows, tensors = schedule.layout.rows, [schedule.lane_of]
@@ -88,12 +90,12 @@ def pack_clients(
         schedule, lane_of, *indices_and_sizes = cache.get(key, columns, make, leaves.identities[position])
     else:
         schedule, lane_of, *indices_and_sizes = arrange()
-    clients = schedule.clients  # of each lane
-    tensors: list = [np.where(clients == ABSENT, 0, seeds[clients]), lane_of]
+    client_of_lane = schedule.clients
+    tensors: list = [np.where(client_of_lane == ABSENT, 0, seeds[client_of_lane]), lane_of]
     for position in range(len(leaves.each[0])):
         if position not in leaves.sequences:
-            # An empty lane has the values of any client.
-            tensors.append(_stack([leaves.each[c][position] for c in np.maximum(clients, 0).tolist()]))
+            # An empty lane gets the values of client 0, since it computes with some.
+            tensors.append(_stack([leaves.each[c][position] for c in np.maximum(client_of_lane, 0).tolist()]))
             continue
         columns, lanes, rows = leaves.sequences[position], schedule.lanes(position), schedule.layout.rows
         pack = functools.partial(_as_tensors, functools.partial(rows.pack_columns, lanes, columns))
@@ -104,12 +106,15 @@ def pack_clients(
 
 
 def _as_tensors(make: Callable[[], tuple]) -> tuple:
-    """The results of `make`, with arrays, which nobody else has, converted to tensors."""
+    """The results of `make`, with each array, which nobody else has, as a tensor over its memory."""
     return tuple(tensor_of(frozen(item)) if isinstance(item, np.ndarray) else item for item in make())
 
 
 def _stack(values: SequenceOf[object]) -> np.ndarray:
-    """Values of equal shapes as one array [values, …], copied once: TensorFlow uses the memory of a large one."""
+    """Values of equal shapes as one array [values, …].
+
+    The array is aligned and cannot be written, so that TensorFlow uses its memory without a copy; texts are copied.
+    """
     arrays = [np.asarray(value) for value in values]
     dtype, shape = arrays[0].dtype, arrays[0].shape
     if dtype.hasobject:
@@ -146,14 +151,23 @@ def pack_for_loop(
         identities = leaves.identities[position]
         tensors.extend(cache.get(CONCATENATED, columns, functools.partial(_as_tensors, make), identities))
         orders = [c.read(int(s), numbers[position]) for c, s in zip(columns, seeds, strict=True)]
-        starts = np.cumsum([0, *(len(c.arrays[0]) for c in columns[:-1])])
-        if leaf.layout.batched:
-            width = max(order.rows.shape[1] for order in orders)
-            rows = [pad_rows(order.rows, width) if len(order) else np.zeros((0, width), np.int64) for order in orders]
-        else:
-            rows = [order.rows for order in orders]
-        tensors.append(np.concatenate([r + start for r, start in zip(rows, starts, strict=True)]))
-        if leaf.layout.batched:
-            tensors.append(np.concatenate([order.sizes for order in orders if order.sizes is not None]))
-        tensors.append(np.cumsum([0, *map(len, orders)]))
+        tensors.extend(_join_orders(columns, orders))
     return tuple(layouts), tensors
+
+
+def _join_orders(columns: list[Columns], orders: list[Rows]) -> list[np.ndarray]:
+    """Row numbers [steps of all clients, (rows of a batch)], sizes of batches if there are any, and row splits.
+
+    Row numbers count the rows of all clients, one client after the other; batches are padded to the widest. The splits,
+    int64 [clients + 1], say where the steps of each client begin.
+
+    Args:
+        columns, orders: the sequence of each client, and the order in which it is read.
+    """
+    starts = np.cumsum([0, *(len(c.arrays[0]) for c in columns[:-1])])
+    rows, sizes = [order.rows for order in orders], [order.sizes for order in orders if order.sizes is not None]
+    if sizes:
+        width = max(r.shape[1] for r in rows)
+        rows = [pad_rows(r, width) if len(r) else np.zeros((0, width), np.int64) for r in rows]
+    numbers = np.concatenate([r + start for r, start in zip(rows, starts, strict=True)])
+    return [numbers, *([np.concatenate(sizes)] if sizes else []), np.cumsum([0, *map(len, orders)])]

@@ -31,15 +31,16 @@ class Reduction:
     """The parts of a reduction in the graph being built.
 
     Args:
-        fold: (contributions of one client of each block, partials, the blocks that have one) -> partials; leaves
-            [blocks, …]. Without the last, all blocks have.
-        merge: (left partials, right partials, the pairs of which both have clients) -> partials.
+        fold: (contributions of one client of each block, partials, the blocks that have such a client) -> partials;
+            leaves [blocks, …]. Without the third argument, all blocks have a client.
+        merge: (left partials, right partials, the pairs of which both partials have clients) -> partials; leaves
+            [pairs, …]. Without the third argument, all have.
         zeros: initial partial, leaves [1, …].
         specs: of the leaves of one client's contribution.
     """
 
-    fold: Callable[..., Tensors]
-    merge: Callable[..., Tensors]
+    fold: Callable[..., Tensors]  # `StageFold.fold`
+    merge: Callable[..., Tensors]  # `StageFold.merge`
     zeros: Tensors
     specs: Sequence[tf.TensorSpec]
 
@@ -52,17 +53,20 @@ class Reduction:
     def leaves_only_summed(self) -> dict[int, int]:
         """Leaf of the contribution -> the leaf of the partial to which the fold adds it.
 
-        It has only leaves of the contribution that the fold adds to one leaf of the partial, and uses for nothing else.
+        Without leaves of the contribution that the fold also uses in another way, or adds to several leaves.
         """
         return {j: i for i, (j, is_only_use) in self._addends.items() if is_only_use}
 
     @functools.cached_property
     def leaves_only_merged_by_sums(self) -> set[int]:
-        """The leaves i of partials whose merge is left_i + right_i, found by tracing it once on placeholders."""
+        """The leaves i of partials whose merge is left_i + right_i and nothing else.
+
+        Found by tracing the merge once on placeholders.
+        """
         summed_leaves: set[int] = set()
 
         def trace_merge() -> None:
-            """Notes the leaves whose merge is the sum of the two partials and nothing else."""
+            """Notes each leaf whose result is a node that adds the placeholders of the two partials."""
             left, right = ([ops.placeholder(t.dtype, t.shape) for t in self.zeros] for _ in range(2))
             for i, (t, a, b) in enumerate(zip(self.merge(left, right), left, right, strict=True)):
                 if (node := _sum_node(t)) is not None and {*map(id, node.inputs)} == {id(a), id(b)}:
@@ -102,9 +106,9 @@ class Reduction:
                     continue
                 if not (_is_only_result(tensor, results) and _is_only_operand(partial[i], results)):
                     continue  # another leaf reads the total after some clients
-                addend_operands = [t for t in node.inputs if t is not partial[i]]
+                addends_of_partial = [t for t in node.inputs if t is not partial[i]]
                 for contribution_leaf, t in enumerate(contribution):
-                    if len(addend_operands) == 1 and addend_operands[0] is t:
+                    if len(addends_of_partial) == 1 and addends_of_partial[0] is t:
                         addends[i] = contribution_leaf, _is_only_operand(t, results)
 
         ops.scratch(trace_fold)
@@ -122,5 +126,5 @@ def _is_only_result(x: Value, results: Tensors) -> bool:
 
 
 def _sum_node(x: Value) -> Node | None:
-    """The node that adds two values; None if another computes the value."""
+    """The node that computes a value as the sum of two; None if the value is no such sum."""
     return next((node for op in _SUMS if (node := ops.computed_by(x, op)) is not None), None)

@@ -54,7 +54,7 @@ class SequenceLanes:
 
     @property
     def largest(self) -> np.ndarray:
-        """int64 [groups, steps]: rows of the largest batch of a group."""
+        """int64 [groups, steps]: rows of the largest batch of a group in each step."""
         return self.sizes.reshape(len(self.sizes) // self.width, self.width, self.sizes.shape[1]).max(axis=1)
 
     @property
@@ -95,26 +95,31 @@ class RowLayout(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def pack_index(cls, lanes: SequenceLanes, columns: list[Columns], orders: list[Rows]) -> np.ndarray:
-        """The index.
+        """The index into the packed columns, which tells where the rows of each lane's batches are.
 
         Args:
-            columns, orders: of each client.
+            columns, orders: the sequence of each client, and the order in which it is read.
         """
 
     @classmethod
     @abc.abstractmethod
     def columns_key(cls, lanes: SequenceLanes) -> Hashable:
-        """The key of the packed columns among all that are packed of the same clients."""
+        """The key under which a cache keeps the columns that `pack_columns` makes of some clients."""
 
     @classmethod
     @abc.abstractmethod
     def pack_columns(cls, lanes: SequenceLanes, columns: list[Columns]) -> tuple:
-        """The packed columns."""
+        """For each leaf of an element the packed rows of all clients, without their order or with it."""
 
     # --- in the graph ---
 
     def group(self, lanes: Window, first_lane: Value) -> "RowLayout":
-        """The rows of the clients in a window of lanes."""
+        """The rows of the clients of one group.
+
+        Args:
+            lanes: the window of the group's lanes.
+            first_lane: int64 [], where it begins.
+        """
         return attrs.evolve(self, sizes=lanes.of(self.sizes), index=lanes.of(self.index))
 
     @abc.abstractmethod
@@ -195,7 +200,7 @@ class GatheredRows(RowLayout):
 
     @property
     def own_rows(self) -> Value:
-        return self.rows_of_batches
+        return self.rows_of_batches  # with the copies of the last row that fill a short batch
 
     def all_columns(self) -> list[Value]:
         numbers = ops.reshape(self.index[:, : steps_of(self.sizes)], [self.index.shape[0], -1])
@@ -229,19 +234,19 @@ class RowsInOrder(RowLayout):
         graph computes with padded rows too, so they must be valid inputs of the model; products with zeros may read
         them, so they must be finite where the client's own rows are.
         """
-        counts = lanes.sizes.sum(axis=1).tolist()  # rows of each lane's client
-        lane_rows = np.repeat(_rows_of_lanes(lanes), lanes.width).tolist()
+        client_rows = lanes.sizes.sum(axis=1).tolist()  # of each lane
+        padded_rows = np.repeat(_rows_of_lanes(lanes), lanes.width).tolist()  # of each lane
         results = []
         for position in range(len(columns[0].arrays)):
             arrays = [np.asarray(c.arrays[position]) for c in columns]
             filling = _filling_row(arrays)
             pieces = [filling[:0]]
-            for client, count, rows in zip(lanes.clients.tolist(), counts, lane_rows, strict=True):
+            for client, count, padded_count in zip(lanes.clients.tolist(), client_rows, padded_rows, strict=True):
                 if count:
                     pieces.append(arrays[client][:count])
-                if count < rows:
+                if count < padded_count:
                     last = arrays[client][count - 1 : count] if count else filling
-                    pieces.append(np.broadcast_to(last, (rows - count, *last.shape[1:])))
+                    pieces.append(np.broadcast_to(last, (padded_count - count, *last.shape[1:])))
             results.append(_concatenate(pieces))
         return tuple(results)
 
@@ -322,7 +327,7 @@ def _rows_of_lanes(lanes: SequenceLanes) -> np.ndarray:
     """int64 [groups]: the number of rows of each lane of a group.
 
     It is that of the client with most rows; a last batch of one row has two, since products of one row have other bits.
-    If no client takes two steps, it is a whole batch, so that clients of a single step have equally many.
+    If no client of the call takes two steps, it is a whole batch, so that clients of a single step have equally many.
     """
     most = lanes.sizes.sum(axis=1).reshape(-1, lanes.width).max(axis=1)
     if lanes.sizes.shape[1] == 1:

@@ -295,9 +295,9 @@ def schedule_clients(
         positions: position of each present client within the call; clients at other positions are absent.
         capacity: number of clients of a full call, present and absent.
     """
-    steps = np.zeros(len(leaves.each), np.int64)
-    for each in orders.values():
-        steps = np.maximum(steps, [len(order) for order in each])
+    steps = np.zeros(len(leaves.each), np.int64)  # of each client
+    for client_orders in orders.values():
+        steps = np.maximum(steps, [len(order) for order in client_orders])
     limit = low_rank_steps(leaves, rules)
     batch_rows = {i: padded_size(orders[i], leaves.sequences[i], rules) for i in orders}
     parts = (steps > limit).astype(np.int64) if limit else np.zeros(len(steps), np.int64)
@@ -305,15 +305,15 @@ def schedule_clients(
     levels: tuple[int, ...] = ()
     # With `products`, the number of rows of a product decides bits, so other clients may not decide the padding.
     if len(orders) == 1 and leaves.has_ragged_batches and not rules.products:
-        ((position, each),) = orders.items()
-        level_of = smallest_levels(largest_batches(each), padded_levels(batch_rows[position]))
+        ((position, client_orders),) = orders.items()
+        level_of = smallest_levels(largest_batches(client_orders), padded_levels(batch_rows[position]))
         leveled_width = width_with_levels(rules, steps, level_of)
         if leveled_width:
             width, levels, parts = leveled_width, padded_levels(batch_rows[position]), level_of
     clients = assign_lanes(steps, last_batches(orders, rules, limit), width, parts)
     lane_of = np.full(capacity, ABSENT, np.int64)
     lane_of[np.asarray(positions)[clients[clients != ABSENT]]] = np.flatnonzero(clients != ABSENT)
-    sizes = {i: sizes_by_lane(each, clients) for i, each in orders.items()}
+    sizes = {i: sizes_by_lane(client_orders, clients) for i, client_orders in orders.items()}
     equal = has_equal_steps(lane_of, sizes, len(leaves.each))
     single = equal and all(s.shape[1] == 1 for s in sizes.values()) and not has_own_factors(rules.products, limit)
     layout = PackedLayout(
@@ -327,8 +327,10 @@ def schedule_clients(
         width=width,
     )
     schedule = Schedule(with_low_rank(layout, leaves, rules, limit, steps), clients, lane_of, MappingProxyType(sizes))
-    if may_take_half_steps(rules, len(sizes)) and not levels and saved_by_halves(schedule.lanes(*sizes)) >= LEAST_SAVED:
-        return attrs.evolve(schedule, layout=attrs.evolve(schedule.layout, has_half_steps=True))
+    if may_take_half_steps(rules, len(sizes)) and not levels:
+        (position,) = sizes
+        if saved_by_halves(schedule.lanes(position)) >= LEAST_SAVED:
+            return attrs.evolve(schedule, layout=attrs.evolve(schedule.layout, has_half_steps=True))
     return schedule
 
 
@@ -403,11 +405,11 @@ def last_batches(orders: Mapping[int, list[Rows]], rules: ScheduleRules, limit: 
     """
     if not may_take_half_steps(rules, len(orders)) and limit <= 1:
         return None
-    (each,) = orders.values()
-    return np.array([order.sizes[-1] if order.sizes is not None and len(order) else 0 for order in each])
+    (client_orders,) = orders.values()
+    return np.array([order.sizes[-1] if order.sizes is not None and len(order) else 0 for order in client_orders])
 
 
-def assign_lanes(steps: np.ndarray, last: np.ndarray | None, width: int, parts: np.ndarray) -> np.ndarray:
+def assign_lanes(steps: np.ndarray, last_rows: np.ndarray | None, width: int, parts: np.ndarray) -> np.ndarray:
     """int64 [lanes]: the client of each lane, sorted by descending part, number of steps and last batch.
 
     Each part has groups of its own: empty lanes fill up its last group.
@@ -416,11 +418,11 @@ def assign_lanes(steps: np.ndarray, last: np.ndarray | None, width: int, parts: 
 
     Args:
         steps: int64 [clients].
-        last: `last_batches`; None: clients of equally many steps stay in order.
+        last_rows: `last_batches`; None: clients of equally many steps stay in order.
         width: lanes of a group.
         parts: int64 [clients], the number of each client's part.
     """
-    order = np.lexsort((-steps, -parts)) if last is None else np.lexsort((-last, -steps, -parts))
+    order = np.lexsort((-steps, -parts) if last_rows is None else (-last_rows, -steps, -parts))
     lanes = []
     for part in np.unique(parts)[::-1]:
         clients = order[parts[order] == part]
@@ -430,7 +432,7 @@ def assign_lanes(steps: np.ndarray, last: np.ndarray | None, width: int, parts: 
 
 def largest_batches(orders: list[Rows]) -> np.ndarray:
     """int64 [clients]: rows of each client's largest batch."""
-    return np.array([o.sizes.max(initial=0) if o.sizes is not None else 0 for o in orders], np.int64)
+    return np.array([0 if order.sizes is None else order.sizes.max(initial=0) for order in orders], np.int64)
 
 
 def width_with_levels(rules: ScheduleRules, steps: np.ndarray, level_of: np.ndarray) -> int:
@@ -490,11 +492,12 @@ def pads_too_much(leaves: ClientLeaves, rules: ScheduleRules) -> bool:
     columns = [c for columns_of_clients in leaves.sequences.values() for c in columns_of_clients]
     sizes = [np.diff(c.groups) for c in columns if c.groups is not None]
     largest = np.array([s.max(initial=1) for s in sizes])
-    padded = largest.max() if rules.products else powers_of_two(largest)
+    padded_rows = largest.max() if rules.products else powers_of_two(largest)  # of a batch
     steps = np.array([len(s) for s in sizes])
-    alone = sum(s.sum() for s in sizes) + rules.start_rows * steps.sum()  # rows, and starting the steps of each client
-    grouped = (padded * steps).sum() + rules.start_rows * steps.sum() / rules.width  # lanes share the start
-    return bool(alone < WORTH_IT * grouped)
+    # Costs are counted in rows: those computed, and `start_rows` for each step, once for all lanes of a group.
+    cost_alone = sum(s.sum() for s in sizes) + rules.start_rows * steps.sum()
+    cost_in_group = (padded_rows * steps).sum() + rules.start_rows * steps.sum() / rules.width
+    return bool(cost_alone < WORTH_IT * cost_in_group)
 
 
 def sizes_by_lane(orders: list[Rows], clients: np.ndarray) -> np.ndarray:
@@ -530,7 +533,12 @@ def powers_of_two(rows: int | np.ndarray) -> np.ndarray:
 
 
 def has_equal_steps(lane_of: np.ndarray, sizes: Mapping[int, np.ndarray], count: int) -> bool:
-    """Whether no client ends before another one, and lanes are in the order of clients: no carry is then frozen."""
+    """Whether no client ends before another one, and lanes are in the order of clients: no carry is then frozen.
+
+    Args:
+        lane_of, sizes: as in `Schedule`.
+        count: number of present clients.
+    """
     return bool((lane_of[:count] == np.arange(count)).all()) and all(s[:count].all() for s in sizes.values())
 
 
@@ -560,10 +568,10 @@ def with_low_rank(
     if not limit:
         return layout
     (columns,) = leaves.sequences.values()
-    rows = rules.block * max(c.batch_size or 0 for c in columns)
-    joins = rows <= MAX_JOINED_ROWS if limit == 1 else bool(rules.products)
-    pads = joins and limit == 1 and bool(rules.products)
-    layout = attrs.evolve(layout, joins_blocks=joins, joined_rows=rows if pads else 0)
+    rows = rules.block * max(c.batch_size or 0 for c in columns)  # of the product of a block
+    joins_blocks = rows <= MAX_JOINED_ROWS if limit == 1 else bool(rules.products)
+    has_fixed_rows = joins_blocks and limit == 1 and bool(rules.products)
+    layout = attrs.evolve(layout, joins_blocks=joins_blocks, joined_rows=rows if has_fixed_rows else 0)
     if limit == 1 and steps.min() > 1:
         return layout
     exceeds = bool(steps.max() > limit)
@@ -574,16 +582,19 @@ def with_low_rank(
 
 
 def whole_steps(lanes: SequenceLanes) -> np.ndarray:
-    """int64 [groups]: the number of steps behind which every batch has at most half of the padded rows."""
-    numbers = np.arange(1, lanes.sizes.shape[1] + 1)
-    return np.where(lanes.largest > lanes.batch_rows // 2, numbers, 0).max(axis=1, initial=0)
+    """int64 [groups]: the number of first steps, behind which every batch has at most half of the padded rows."""
+    step_numbers = np.arange(1, lanes.sizes.shape[1] + 1)
+    return np.where(lanes.largest > lanes.batch_rows // 2, step_numbers, 0).max(axis=1, initial=0)
 
 
 def saved_by_halves(lanes: SequenceLanes) -> float:
-    """The part of the padded rows of all groups that last steps of half the rows do not have."""
+    """The part of the padded rows of all groups that is not computed if last steps of small batches have half the rows.
+
+    0 where half a batch is one row, whose products have other bits.
+    """
     half, steps = lanes.batch_rows // 2, lanes.steps.sum()
-    saved = (steps - whole_steps(lanes).sum()) * (lanes.batch_rows - half)
-    return float(saved / (steps * lanes.batch_rows)) if half > 1 and steps else 0.0
+    saved_rows = (steps - whole_steps(lanes).sum()) * (lanes.batch_rows - half)
+    return float(saved_rows / (steps * lanes.batch_rows)) if half > 1 and steps else 0.0
 
 
 def quantity(number: int, noun: str) -> str:

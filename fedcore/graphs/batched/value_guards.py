@@ -35,8 +35,8 @@ class _Guard:
     """The guard of one operand.
 
     Args:
-        fill: the value in the place of padding; None: the valid index that is next to it.
-        bounds: the valid indices. Default: there are none.
+        fill: the value in the place of padding; None: the valid index that is nearest to the value there.
+        bounds: the numbers of valid indices, for an operand of indices.
         integers_only: floats raise no error.
     """
 
@@ -53,36 +53,34 @@ def _sizes_along(evaluation: "BatchedEvaluation", x: BatchedValue, count: int) -
     return ops.shape(evaluation.tensor(x))[int(x.batched) :][:count]
 
 
-def _rows_of_gather(
+def _bound_of_gather(
     evaluation: "BatchedEvaluation", node: Node, operands: tuple[BatchedValue, ...]
 ) -> int | Value | np.ndarray:
+    """The size of the gathered axis."""
     params, _, *axis = operands
     gathered_axis = evaluation.axis_operand(node, axis[0], params) if axis else 0
     return _sizes_along(evaluation, params, gathered_axis + 1)[gathered_axis]
 
 
-def _rows_of_gather_nd(
+def _bounds_of_index_vectors(
     evaluation: "BatchedEvaluation", node: Node, operands: tuple[BatchedValue, ...]
 ) -> Value | np.ndarray:
+    """The sizes of the axes of operand 0 that the index vectors in operand 1 name an entry of."""
     return _sizes_along(evaluation, operands[0], _length_of_index(evaluation, node, operands[1]))
 
 
-def _rows_of_scatter(
+def _bounds_of_scatter(
     evaluation: "BatchedEvaluation", node: Node, operands: tuple[BatchedValue, ...]
 ) -> Value | np.ndarray:
+    """The first sizes of the result's shape, operand 2: the index vectors in operand 0 name an entry of these axes."""
     known_shape = evaluation.known_value(operands[2])
     if known_shape is None:
         raise NoBatchingRule(node.op, "its shape is not known")
     return known_shape.at_padded_size[: _length_of_index(evaluation, node, operands[0])]
 
 
-def _rows_of_update(
-    evaluation: "BatchedEvaluation", node: Node, operands: tuple[BatchedValue, ...]
-) -> Value | np.ndarray:
-    return _sizes_along(evaluation, operands[0], _length_of_index(evaluation, node, operands[1]))
-
-
 def _length_of_index(evaluation: "BatchedEvaluation", node: Node, indices: BatchedValue) -> int:
+    """The number of entries of an index vector, which is the last axis of the indices."""
     shape = evaluation.shape(indices)
     if not len(shape) or shape[-1] is None:
         raise NoBatchingRule(node.op, "the length of its index vectors is not known")
@@ -97,10 +95,10 @@ _PHILOX = 1  # the number of an algorithm of random numbers
 
 _GUARDS: Mapping[str, Mapping[int, _Guard]] = {
     **{op: {1: _Guard(1, integers_only=True)} for op in INTEGER_DIVISIONS_AND_POWERS},
-    **{op: {1: _Guard(bounds=_rows_of_gather)} for op in ("Gather", "GatherV2")},
-    "GatherNd": {1: _Guard(bounds=_rows_of_gather_nd)},
-    "ScatterNd": {0: _Guard(bounds=_rows_of_scatter)},
-    **{op: {1: _Guard(bounds=_rows_of_update)} for op in TENSOR_SCATTERS},
+    **{op: {1: _Guard(bounds=_bound_of_gather)} for op in ("Gather", "GatherV2")},
+    "GatherNd": {1: _Guard(bounds=_bounds_of_index_vectors)},
+    "ScatterNd": {0: _Guard(bounds=_bounds_of_scatter)},
+    **{op: {1: _Guard(bounds=_bounds_of_index_vectors)} for op in TENSOR_SCATTERS},
     **{op: {1: _Guard(-1)} for op in UNSORTED_SEGMENTS},
     "DenseBincount": {0: _Guard(0)},
     "SparseSoftmaxCrossEntropyWithLogits": {1: _Guard(0)},
@@ -132,10 +130,10 @@ def _guard_operand(
     if value.client_invariant:
         return value
     tensor = evaluation.tensor(value)
-    zeros_raise_nothing = guard.fill is None or not guard.fill
-    if (guard.integers_only and not tensor.dtype.is_integer) or (
-        zeros_raise_nothing and Padding.ZEROS in value.padding
-    ):
+    zeros_raise_nothing = not guard.fill  # 0 is the fill itself, or a valid index
+    if zeros_raise_nothing and Padding.ZEROS in value.padding:
+        return value
+    if guard.integers_only and not tensor.dtype.is_integer:
         return value
     present = evaluation.present(value)
     if present is None:

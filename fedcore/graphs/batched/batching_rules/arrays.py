@@ -335,7 +335,11 @@ def pad_rule(
 
 @batching_rule("ReverseV2")
 def reverse_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
-    """Each client's value reversed along axes that are not the batch: padded rows would come first."""
+    """Each client's value reversed along axes.
+
+    Raises:
+        NoBatchingRule: an axis is the batch, whose padded rows would come first.
+    """
     if not evaluation.rank(x):
         return x
     axes = [int(a) % evaluation.rank(x) for a in evaluation.constant_operand(node, axis)]
@@ -393,6 +397,6 @@ def top_k_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, count
     """The largest entries along the last axis, which is not the batch, and their positions."""
     if x.padded_axis == evaluation.rank(x) - 1:
         raise NoBatchingRule("TopKV2", "it takes from the batch")
-    evaluation.constant_operand(node, count)
+    evaluation.constant_operand(node, count)  # refuses a number that differs between clients
     results = emit("TopKV2", [evaluation.tensor(x), evaluation.tensor(count)], node.attributes)
     return [x.with_tensor(t) for t in results]

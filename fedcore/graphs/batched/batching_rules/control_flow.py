@@ -58,14 +58,14 @@ def if_rule(evaluation: BatchedEvaluation, node: Node, condition: BatchedValue) 
     result_axes: list[list[tuple]] = []  # of each branch
 
     def take(branch: Region) -> list[Value]:
-        """The results of a branch, [K, …]; notes their axes."""
+        """The results of a branch, [K, …]; notes the axes that they have without the client axis that is added."""
         branch_evaluation = evaluation.for_nested_graph()
         results = branch_evaluation.run(branch, (), read_values)
         result_axes.append([_axes(x) for x in results])
         return [branch_evaluation.with_client_axis(x) for x in results]
 
     tensors = cond(evaluation.tensor(condition), lambda: take(then), lambda: take(otherwise))
-    if [a[1:] for a in result_axes[0]] != [a[1:] for a in result_axes[1]]:
+    if [a[1:] for a in result_axes[0]] != [a[1:] for a in result_axes[1]]:  # all have a client axis in `tensors`
         raise NoBatchingRule(node.op, "the results of the branches have their batches along different axes")
     return [
         BatchedValue(t, True, padded_axis, entries_per_row)
@@ -180,6 +180,7 @@ def while_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue)
         """The loop variables after one or several iterations, then the lists with collected tensors."""
         state, inner = list(tensors), evaluation.for_nested_graph()
         for _ in range(iterations_at_once(step, iterations)):
+            # Behind the loop variables, `results` has values to collect, and `state` the lists that collect them.
             results = inner.run(step, variables.with_tensors(state), outer)
             next_state = [_carried_tensor(inner, r, v) for r, v in zip(results, variables.values, strict=False)]
             collected = products.tensors_to_collect(inner, results[len(carried) :])

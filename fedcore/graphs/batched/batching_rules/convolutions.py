@@ -41,7 +41,7 @@ def per_client(evaluation: BatchedEvaluation, value: BatchedValue, *, masked: bo
 
 
 def image_batch_axis(node: Node, *values: BatchedValue) -> int | None:
-    """The common batch axis of batches of images: the leading axis, or None if they are no batches.
+    """The batch axis that all operands have: the leading one, as images have it, or None if none has a batch.
 
     Raises:
         NoBatchingRule: the operands' batches are along other axes.
@@ -71,10 +71,10 @@ def convolution_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue,
 
 def _takes_joined_images(evaluation: BatchedEvaluation, node: Node, images: BatchedValue, kernel: BatchedValue) -> bool:
     """Whether one convolution may take the images of all clients: they share the kernel, and bits do not depend on the
-    number.
+    number of images.
 
     oneDNN computes each image by itself. TensorFlow's own kernels, which it uses by default on most processors without
-    AVX-512, make one product of the pixels of all images.
+    AVX-512, make one product of the pixels of all images; plans for those have the attribute `products`.
     """
     return node["T"] == tf.float32 and images.batched and not kernel.batched and not evaluation.products
 
@@ -147,7 +147,11 @@ def pooling_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValu
 def average_pooling_gradient_rule(
     evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, dy: BatchedValue
 ) -> BatchedValue:
-    """The gradient of average pooling for the images of all clients at once, side by side: [K * rows, …]."""
+    """The gradient of average pooling for the images of all clients at once, side by side: [K * rows, …].
+
+    Args:
+        shape: the shape of one client's images.
+    """
     batch = image_batch_axis(node, dy)
     known_shape = evaluation.known_value(shape)
     if known_shape is None:

@@ -296,8 +296,9 @@ def _broadcasts_to(tensor: Value, target: Value) -> bool:
     """Whether the tensor has the target's shape [K, …] or broadcasts to it, as far as static shapes tell."""
     if len(tensor.shape) > len(target.shape):
         return False
-    own, target_sizes = [*tensor.shape], [*target.shape][len(target.shape) - len(tensor.shape) :]
-    return all(size in (1, other) or None in (size, other) for size, other in zip(own, target_sizes, strict=True))
+    target_sizes = [*target.shape][len(target.shape) - len(tensor.shape) :]
+    pairs = zip(tensor.shape, target_sizes, strict=True)
+    return all(size in (1, target_size) or None in (size, target_size) for size, target_size in pairs)
 
 
 def _padding_of_selection(

@@ -49,7 +49,9 @@ def gather_rule(
 def _within_own_rows(
     evaluation: BatchedEvaluation, x: BatchedValue, indices: BatchedValue, component: int | None = None
 ) -> BatchedValue:
-    """Indices into a batch, with -1 in the place of the numbers of padded rows: the kernel refuses both.
+    """Indices into a batch, with -1 in the place of numbers of padded rows.
+
+    Where a client runs alone, the kernel refuses such a number, since it has no such row; it refuses -1 too.
 
     Args:
         x: the batch, or a value without a tensor that has its axes.
@@ -58,15 +60,16 @@ def _within_own_rows(
     known_indices = evaluation.known_value(indices)
     if known_indices is not None and known_indices.is_constant and not known_indices.at_padded_size.any():
         return indices  # a client has a first row
-    own = attrs.evolve(indices, tensor=evaluation.with_client_axis(indices), batched=True, form=None)
+    client_indices = attrs.evolve(indices, tensor=evaluation.with_client_axis(indices), batched=True, form=None)
     assert evaluation.sizes is not None  # there is a batch
     count = ops.reshape(evaluation.sizes * x.entries_per_row, [evaluation.clients] + [1] * evaluation.rank(indices))
-    is_beyond = own.tensor >= ops.cast(count, own.tensor.dtype)
+    is_beyond = client_indices.tensor >= ops.cast(count, client_indices.tensor.dtype)
     if component is not None:
         is_beyond = is_beyond & (np.arange(evaluation.shape(indices)[-1]) == component)
-    present = evaluation.present(own)
-    is_beyond = is_beyond if present is None else is_beyond & present
-    return attrs.evolve(own, tensor=ops.where(is_beyond, ops.constant(-1, own.tensor.dtype), own.tensor))
+    present = evaluation.present(client_indices)
+    is_beyond = is_beyond if present is None else is_beyond & present  # padding among the indices raises no error
+    refused = ops.constant(-1, client_indices.tensor.dtype)
+    return attrs.evolve(client_indices, tensor=ops.where(is_beyond, refused, client_indices.tensor))
 
 
 def _padded_axis_after_gather(
@@ -79,7 +82,7 @@ def _padded_axis_after_gather(
     Args:
         gathered_axis: the gathered axis of `params`.
         batch_dims: number of leading axes that both operands share.
-        rank: number of axes of one client's indices.
+        rank: number of axes of one client's indices; these stand in the result in the place of the gathered axis.
     Raises:
         NoBatchingRule: the result would have two batch axes.
     """

@@ -44,28 +44,25 @@ def mat_mul_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: 
     if (n, m) not in evaluation.low_rank_shapes or (x.entries_per_row, y.entries_per_row) != (1, 1):
         return None
     factors = contraction_operands(evaluation, x, y)
-    return _value(LowRank((n, m), evaluation.clients, factors=(factors,)))
+    return _low_rank_value(LowRank((n, m), evaluation.clients, factors=(factors,)))
 
 
 def _one_client_product(
     evaluation: BatchedEvaluation, x: BatchedValue, y: BatchedValue, *, transpose_x: bool, transpose_y: bool
 ) -> BatchedValue | None:
-    """The product of the rule of MatMul where one client is computed in a lane of its own.
+    """`mat_mul_rule` where one client is computed in a lane of its own.
 
     No operand has a client axis: graphs with branches or loops, which add one, are not computed so with low-rank
     kernels. Batches are of any size, so nothing is padded.
     """
     if y.low_rank is not None:
-        rows = evaluation.as_lane(x)
-        return None if transpose_x else BatchedValue(y.low_rank.product_with(rows, transposed=transpose_y)[0])
-    if (
-        not transpose_x
-        or transpose_y
-        or (evaluation.shape(x)[1], evaluation.shape(y)[1]) not in evaluation.low_rank_shapes
-    ):
-        return None
+        if transpose_x:
+            return None
+        return BatchedValue(y.low_rank.product_with(evaluation.as_lane(x), transposed=transpose_y)[0])
     n, m = evaluation.shape(x)[1], evaluation.shape(y)[1]
-    return _value(LowRank((n, m), 1, factors=((evaluation.as_lane(x), evaluation.as_lane(y)),)))
+    if not transpose_x or transpose_y or (n, m) not in evaluation.low_rank_shapes:
+        return None
+    return _low_rank_value(LowRank((n, m), 1, factors=((evaluation.as_lane(x), evaluation.as_lane(y)),)))
 
 
 @low_rank_rule("Mul", "RealDiv", "DivNoNan")
@@ -75,7 +72,7 @@ def scaling_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: 
         x, y = y, x
     if x.low_rank is None or _has_base(x) or y.low_rank is not None or y.padded_axis is not None or evaluation.rank(y):
         return None
-    return _value(x.low_rank.map_linear(_LINEAR_FUNCTIONS[node.op](evaluation.tensor(y))))
+    return _low_rank_value(x.low_rank.map_linear(_LINEAR_FUNCTIONS[node.op](evaluation.tensor(y))))
 
 
 _LINEAR_FUNCTIONS = {"Mul": multiply_by, "RealDiv": divide_by, "DivNoNan": divide_no_nan}
@@ -85,7 +82,7 @@ _LINEAR_FUNCTIONS = {"Mul": multiply_by, "RealDiv": divide_by, "DivNoNan": divid
 @low_rank_rule("Neg")
 def neg_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue | None:
     """The negative of a low-rank matrix: its coefficients and right factors are negated."""
-    return None if x.low_rank is None or _has_base(x) else _value(x.low_rank.map_linear(negative))
+    return None if x.low_rank is None or _has_base(x) else _low_rank_value(x.low_rank.map_linear(negative))
 
 
 @low_rank_rule("Add", "AddV2", "AddN", "Sub")
@@ -109,24 +106,27 @@ def sum_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -
         else:
             total = total.plus(term.map_linear(negative) if node.op == "Sub" else term)
     assert total is not None  # a sum has operands
-    return _value(total)
+    return _low_rank_value(total)
 
 
 def _sum_of_tables(evaluation: BatchedEvaluation, node: Node, values: tuple[BatchedValue, ...]) -> BatchedValue | None:
-    """The sum or difference of tables of one shape, of which some have changed rows, and the others are dense."""
+    """The sum or difference of tables of one shape, of which some have changed rows, and the others are dense.
+
+    None if an operand is another low-rank matrix, or if `table_sum` has none.
+    """
     shape = evaluation.shape(values[0])
     if any(evaluation.shape(x) != shape for x in values):
         return None
     tables = [_only_clients(evaluation, x) if x.low_rank is None else x.low_rank for x in values]
     total, *others = [table for table in tables if isinstance(table, ChangedRows | Value)]
-    if len(others) + 1 < len(values):
+    if len(others) + 1 < len(values):  # an operand is a low-rank matrix of another kind
         return None
     for table in others:
         table_total = table_sum(total, table, subtract=node.op == "Sub")
         if table_total is None:
             return None
         total = table_total
-    return _value(total) if isinstance(total, ChangedRows) else None
+    return _low_rank_value(total) if isinstance(total, ChangedRows) else None
 
 
 @low_rank_rule("GatherV2")
@@ -159,7 +159,7 @@ def segment_sum_rule(
     shape = next((s for s in evaluation.table_shapes if evaluation.shape(x)[1:] == [s[1]] and s[0] == size), None)
     if shape is None:
         return None
-    return _value(gradient_rows(shape, _only_clients(evaluation, x), _only_clients(evaluation, segments)))
+    return _low_rank_value(gradient_rows(shape, _only_clients(evaluation, x), _only_clients(evaluation, segments)))
 
 
 def _only_clients(evaluation: BatchedEvaluation, x: BatchedValue) -> Value:
@@ -193,11 +193,11 @@ def select_rule(
 ) -> BatchedValue | None:
     """The matrix of each client whose condition, a scalar, holds; zeros for the others.
 
-    Training drops the change of a client so if it is not finite. Left factors that are assumed finite stay as they are.
+    In this way training drops the change of a client if it is not finite. Left factors that are assumed finite stay.
     """
     if x.low_rank is None or _has_base(x) or evaluation.rank(condition) or not _is_zero(evaluation.tensor(y)):
         return None
-    return _value(x.low_rank.or_zero(evaluation.tensor(condition), evaluation.assumed_finite or ()))
+    return _low_rank_value(x.low_rank.or_zero(evaluation.tensor(condition), evaluation.assumed_finite or ()))
 
 
 def _is_zero(tensor: Value) -> bool:
@@ -223,6 +223,6 @@ def _has_base(x: BatchedValue) -> bool:
     return isinstance(x.low_rank, ChangedRows) and x.low_rank.base is not None
 
 
-def _value(low_rank: LowRank) -> BatchedValue:
+def _low_rank_value(low_rank: LowRank) -> BatchedValue:
     """The value of a low-rank matrix, which has a client axis once it is dense."""
     return BatchedValue(None, True, form=low_rank)

@@ -8,9 +8,9 @@ from fedcore.graphs.dataflow.graph import Node
 from fedcore.graphs.graphdef.form.checked_operations import emit
 
 
-@batching_rule("StatelessRandomGetKeyCounter", "StatelessRandomGetAlg")
+@batching_rule("StatelessRandomGetKeyCounter")
 def random_state_rule(evaluation: BatchedEvaluation, node: Node, seed: BatchedValue) -> list[BatchedValue]:
-    """The key, the counter or the algorithm that follow from each client's seed."""
+    """The key and the counter that follow from each client's seed."""
     return [BatchedValue(t, True) for t in unrolled_over_clients(evaluation, node, [per_client(evaluation, seed)])]
 
 
@@ -52,14 +52,15 @@ def random_rule_without_batch(evaluation: BatchedEvaluation, node: Node, *operan
     """Random numbers for each client, of an operand that is no batch: its padding would change the numbers.
 
     Raises:
-        NoBatchingRule: an operand is a batch, or clients differ in what only one of them may raise an error for.
+        NoBatchingRule: an operand is a batch, or clients differ in an operand on whose values the kernel raises errors:
+            the values of a lane without a client would fail the call.
     """
     if any(x.padded_axis is not None for x in operands):
         raise NoBatchingRule(node.op, "an operand has a batch axis")
     if node.op == "StatelessMultinomial" and operands[1].batched:
         raise NoBatchingRule(node.op, "its number of samples differs between clients")
     is_normal = node.op == "StatelessParameterizedTruncatedNormal"
-    if is_normal and any(x.batched for i, x in enumerate(operands) if i != 1):
+    if is_normal and any(x.batched for i, x in enumerate(operands) if i != 1):  # operand 1 is the seed
         raise NoBatchingRule(node.op, "its shape or its parameters differ between clients")
     (tensor,) = unrolled_over_clients(evaluation, node, [per_client(evaluation, x) for x in operands])
     return BatchedValue(tensor, True)

@@ -111,12 +111,9 @@ def bias_add_grad_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValu
     rank = evaluation.rank(x)
     if x.padded_axis == rank - 1:
         raise NoBatchingRule("BiasAddGrad", "the batch is the channel axis")
-    batched = x.batched or x.padded_axis is not None
-    tensor = evaluation.masked(x)
-    if not batched:
-        return BatchedValue(ops.reduce_sum(tensor, list(range(rank - 1))))
     rows = None if x.padded_axis is None else x.padded_axis + 1
-    return BatchedValue(reduce_aligned(ops.reduce_sum, tensor, list(range(1, rank)), rows=rows), True)
+    total = reduce_aligned(ops.reduce_sum, evaluation.masked(x), list(range(1, rank)), rows=rows)
+    return BatchedValue(total, True)
 
 
 @batching_rule("ArgMax", "ArgMin")
@@ -165,13 +162,10 @@ def in_top_k_rule(
 @batching_rule("L2Loss")
 def l2_loss_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """Half the sum of squares of each client's value, where padded rows are zeros."""
-    if not x.batched and x.padded_axis is None:
-        return BatchedValue(ops.l2_loss(evaluation.tensor(x)))
     tensor = evaluation.masked(x)
     rows = None if x.padded_axis is None else x.padded_axis + 1
-    return BatchedValue(
-        reduce_aligned(ops.reduce_sum, tensor * tensor, list(range(1, tensor.shape.rank)), rows=rows) / 2, True
-    )
+    total = reduce_aligned(ops.reduce_sum, tensor * tensor, list(range(1, tensor.shape.rank)), rows=rows)
+    return BatchedValue(total / 2, True)
 
 
 @batching_rule("DenseBincount")

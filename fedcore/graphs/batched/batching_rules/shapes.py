@@ -76,7 +76,7 @@ def reshape_target(evaluation: BatchedEvaluation, x: BatchedValue, shape: Batche
         return None
     if current is None:
         return target if target.is_constant and (target.at_padded_size >= 0).all() else None
-    shapes = [_without_wildcard(w, h) for w, h in zip(target.samples, current.samples, strict=True)]
+    shapes = list(map(_without_wildcard, target.samples, current.samples))
     return KnownValue.from_samples(shapes, polynomial=target.polynomial)
 
 
