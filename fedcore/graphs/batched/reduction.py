@@ -8,6 +8,7 @@ sum-only leaf.
 Decision 0167.
 """
 
+import collections
 import functools
 from collections.abc import Callable, Sequence
 
@@ -100,29 +101,21 @@ class Reduction:
             partial = [ops.placeholder(t.dtype, t.shape) for t in self.zeros]
             contribution = [ops.placeholder(s.dtype, [self.zeros[0].shape[0], *s.shape]) for s in self.specs]
             results = self.fold(contribution, partial)
+            uses = collections.Counter([*(t for node in ops.current_block().nodes for t in node.reads), *results])
+            leaf_numbers = {t: j for j, t in enumerate(contribution)}
             for i, tensor in enumerate(results):
                 node = _sum_node(tensor)
                 if node is None or tensor.dtype not in SUMMED_DTYPES:
                     continue
-                if not (_is_only_result(tensor, results) and _is_only_operand(partial[i], results)):
+                if uses[tensor] > 1 or uses[partial[i]] > 1:
                     continue  # another leaf reads the total after some clients
                 addends_of_partial = [t for t in node.inputs if t is not partial[i]]
-                for contribution_leaf, t in enumerate(contribution):
-                    if len(addends_of_partial) == 1 and addends_of_partial[0] is t:
-                        addends[i] = contribution_leaf, _is_only_operand(t, results)
+                if len(addends_of_partial) == 1 and addends_of_partial[0] in leaf_numbers:
+                    (addend,) = addends_of_partial
+                    addends[i] = leaf_numbers[addend], uses[addend] == 1
 
         ops.scratch(trace_fold)
         return addends
-
-
-def _is_only_operand(x: Value, results: Tensors) -> bool:
-    """Whether one operation reads a value, and no result is the value."""
-    return ops.number_of_users(x) == 1 and not any(x is result for result in results)
-
-
-def _is_only_result(x: Value, results: Tensors) -> bool:
-    """Whether one result is the value, and no operation reads it."""
-    return not ops.number_of_users(x) and sum(x is result for result in results) == 1
 
 
 def _sum_node(x: Value) -> Node | None:

@@ -572,18 +572,6 @@ def computed_by(x: Value, op: str) -> Node | None:
     return x.node if x.node is not None and x.node.op == op else None
 
 
-def number_of_users(x: Value) -> int:
-    """How often later nodes of the block read a value; results of the block are not counted."""
-    return sum(_count_reads(node, x) for node in x.block.nodes)
-
-
-def _count_reads(node: Node, x: Value) -> int:
-    """How often a node reads a value: as an operand, in its regions, and as a result of its regions."""
-    in_regions = sum(_count_reads(n, x) for region in node.regions for n in region.nodes)
-    as_results = sum(v is x for region in node.regions for v in region.results)
-    return in_regions + as_results + sum(v is x for v in node.inputs)
-
-
 def placeholder(dtype: tf.DType, shape: StaticShape) -> Value:
     """A new argument of the block: a value of which nothing but dtype and shape is known."""
     return current_block().argument(dtype, shape)
