@@ -80,11 +80,13 @@ class Work:
         self.client_ids = None
 
 
-def source_of(clients, workers: int = 2) -> ClientSource:
+def source_of(clients, workers: int = 2, **settings) -> ClientSource:
     lengths = RunLengths(-(-len(clients) // SIZE), workers)
     work = Work(clients)
     being_read = ClientsBeingRead(work, Report())
-    return ClientSource(work, SIZE, lengths, drops=False, timeout_s=None, stop=Stop(), being_read=being_read)
+    return ClientSource(
+        work, SIZE, lengths, drops=False, timeout_s=None, stop=Stop(), being_read=being_read, **settings
+    )
 
 
 def clients_of(runs: list[UnreadRun]) -> list:
@@ -135,6 +137,13 @@ def test_a_run_that_is_put_back_at_the_end_is_cut_into_short_ones():
         again = list(source)
     assert sum(run.slices for run in again) == first.slices
     assert max(run.slices for run in again) <= first.slices // 2
+
+
+def test_a_run_that_is_put_back_at_the_end_is_taken_if_the_longest_come_first():
+    with source_of(list(range(20)), longest_first=True) as source:
+        last = list(source)[-1]
+        source.put_back(last, singly=False)
+        assert [run.index for run in source] == [last.index]
 
 
 LARGE = np.zeros(client_source.MAX_RUN_BYTES // (4 * 2 * SIZE), np.float32)

@@ -28,7 +28,7 @@ MAX_RUN_BYTES = 2**24
 
 @attrs.frozen
 class UnreadRun:
-    """The clients of consecutive slices, as the user gave them.
+    """A run: the clients of consecutive slices, whose values are as the user gave them, not converted.
 
     Args:
         index: index of the first slice in its stage.
@@ -50,19 +50,19 @@ class UnreadRun:
         return self.first + len(self.clients) - 1
 
     def cut(self, slices: int, size: int) -> "tuple[UnreadRun, UnreadRun]":
-        """The first slices, and the others.
+        """(the run of the first `slices` slices, the run of the others).
 
         Args:
             size: clients of a slice.
         """
-        clients = slices * size
-        head = attrs.evolve(self, slices=slices, clients=self.clients[:clients])
+        head_clients = slices * size
+        head = attrs.evolve(self, slices=slices, clients=self.clients[:head_clients])
         tail = attrs.evolve(
             self,
             index=self.index + slices,
             slices=self.slices - slices,
-            first=self.first + clients,
-            clients=self.clients[clients:],
+            first=self.first + head_clients,
+            clients=self.clients[head_clients:],
         )
         return head, tail
 
@@ -75,6 +75,7 @@ class _Raised:
 
 
 _ENDED = object()
+"""Stands in for the next value of a cohort that has no more clients."""
 
 
 class ClientSource:
@@ -83,17 +84,18 @@ class ClientSource:
     Guarantees:
       - Clients are read in the thread that asks for a run. Exception: a generator or an `fc.Cohort` may block, so it
         is read in a second thread if the call has a deadline or may be stopped by another thread.
-      - A run has at most `MAX_RUN_BYTES`, or one slice, as values have whose size is not known before they are read;
-        so much for each process that shares it, see `RunLengths.width`.
-      - A run that was put back comes next, in runs of the lengths that are left then. After an iterator has ended, a
-        run may be put back, and be taken.
+      - A run has at most `MAX_RUN_BYTES` for each process that shares it (see `RunLengths.width`). It has one slice if
+        a slice has more, or if the size of values is unknown before they are read.
+      - A run that was put back comes next, in runs of the lengths that are left then. After the iterator has ended, a
+        run may still be put back, and is then taken.
       - An error of a generator is raised. With `drops`, an error of an `fc.Cohort` is a fault of that client.
 
     Args:
         size: clients of a slice.
-        lengths: chooses the slices of a run.
+        lengths: chooses the number of slices of a run.
         drops: the fault policy leaves out clients that fail.
         timeout_s: seconds that reading a client may take; None is no deadline.
+        longest_first: of cohorts in memory, order runs by `longest_first`.
     """
 
     def __init__(
@@ -106,13 +108,15 @@ class ClientSource:
         timeout_s: float | None,
         stop: Stop,
         being_read: ClientsBeingRead,
+        longest_first: bool = False,
     ) -> None:
-        self.clients = 0
+        self.clients = 0  # read so far
+        self._longest_first = longest_first
         self._being_read = being_read
         self._work = work
         self._size = size
         self._lengths = lengths
-        self._read_slices = 0
+        self._read_slices = 0  # read so far; those that were put back count once
         self._put_back: deque[UnreadRun] = deque()
         self._drops = drops
         self._timeout_s = timeout_s
@@ -137,10 +141,10 @@ class ClientSource:
         return self._cut(self._put_back.popleft()) if self._put_back else next(self._runs)
 
     def put_back(self, unread: UnreadRun, *, singly: bool) -> None:
-        """Has a run of which the worker ended be taken again; any thread may call.
+        """Hands out a run again whose worker has ended; any thread may call.
 
         Args:
-            singly: its slices are taken one by one.
+            singly: hand out its slices one by one, so that a client that ends workers is found.
         """
         parts = [unread]
         while singly and parts[-1].slices > 1:
@@ -148,7 +152,7 @@ class ClientSource:
         self._put_back.extend(parts)
 
     def _cut(self, unread: UnreadRun) -> UnreadRun:
-        """The first slices of a run that was put back; the others are put back again."""
+        """The first slices of a run that was put back, as many as a run has now; the others are put back again."""
         length = self._length(unread.index, unread.slices)
         if length >= unread.slices:
             return unread
@@ -156,18 +160,22 @@ class ClientSource:
         self._put_back.appendleft(tail)
         return head
 
-    def _length(self, start: int, next_slices: int = 0) -> int:
-        """Slices of the next run.
+    def _length(self, start: int, taken_back: int = 0) -> int:
+        """Number of slices of the next run.
 
         Args:
-            next_slices: slices that were put back, and are to be taken next.
+            start: index of its first slice.
+            taken_back: slices of the run that `_cut` has taken out of `_put_back`; they are read, but no worker has
+                them.
         """
-        waiting = sum(run.slices for run in [*self._put_back])
-        return self._lengths.length(start, self._read_slices - waiting - next_slices)
+        waiting = sum(run.slices for run in [*self._put_back])  # a copy, since other threads put runs back
+        return self._lengths.length(start, self._read_slices - waiting - taken_back)
 
     @functools.cached_property
     def _runs(self) -> Iterator[UnreadRun]:
-        return self._unread_runs()
+        """The runs that are read for the first time."""
+        runs = self._unread_runs()
+        return longest_first(runs) if self._longest_first and self.is_in_memory else runs
 
     def _unread_runs(self) -> Iterator[UnreadRun]:
         """Cuts the clients into runs, in order, and checks that all cohorts have as many clients as the call.
@@ -175,36 +183,37 @@ class ClientSource:
         A run grows from one slice by doubling, at most to the length that `lengths` chooses: to `lengths.width` slices
         whatever their size, and further while `_has_room`.
         """
-        clients = self._zip_cohorts() if self._work.cohorts else (() for _ in _placeholders(self._work.counted))
-        first = self._work.cohorts[0] if self._work.cohorts else self._work.counted
-        name = first.path if first is not None else ""
+        cohorts = self._work.cohorts
+        counting_cohort = cohorts[0] if cohorts else self._work.counted
+        clients = self._zip_cohorts() if cohorts else (() for _ in _placeholders(counting_cohort))
+        argument = counting_cohort.path if counting_cohort is not None else ""
         width = self._lengths.width
         while True:
-            index, unread = self._read_slices, list(itertools.islice(clients, self._size))
-            slices, longest = 1, self._length(index)
-            while slices < longest and (slices < width or self._has_room(unread)):
-                unread += itertools.islice(clients, slices * self._size)
+            index, run_clients = self._read_slices, list(itertools.islice(clients, self._size))
+            slices, most_slices = 1, self._length(index)
+            while slices < most_slices and (slices < width or self._has_room(run_clients)):
+                run_clients += itertools.islice(clients, slices * self._size)
                 slices *= 2
-            if not unread:
-                self._work.count.check_ended(name, self.clients)
+            if not run_clients:
+                self._work.count.check_ended(argument, self.clients)
                 return
             self._read_slices += slices
-            self.clients += len(unread)
-            self._work.count.check_reading(name, self.clients)
-            yield UnreadRun(index, slices, index * self._size, unread)
+            self.clients += len(run_clients)
+            self._work.count.check_reading(argument, self.clients)
+            yield UnreadRun(index, slices, index * self._size, run_clients)
 
-    def _has_room(self, unread: list[tuple]) -> bool:
-        """Whether a run may have as many more clients."""
-        size_bytes = _size_bytes([*itertools.chain.from_iterable(unread)])
+    def _has_room(self, run_clients: list[tuple]) -> bool:
+        """Whether a run with twice as many clients stays within its bytes."""
+        size_bytes = _size_bytes([*itertools.chain.from_iterable(run_clients)])
         return 2 * size_bytes <= MAX_RUN_BYTES * self._lengths.width
 
     def _zip_cohorts(self) -> Iterator[tuple]:
-        """For each client the tuple of its values."""
+        """For each client the tuple of its values, one of each cohort."""
         cohorts = [c.given if _is_in_memory(c) else self._read(c) for c in self._work.cohorts]
         return zip(*cohorts, strict=True) if len(cohorts) == 1 else self._zipped_equal(cohorts)
 
     def _zipped_equal(self, cohorts: list[Iterable]) -> Iterator[tuple]:
-        """For each client the tuple of its values. Cohorts of different lengths are refused."""
+        """As `_zip_cohorts`, for several cohorts. Cohorts of different lengths are refused."""
         for index, client in enumerate(itertools.zip_longest(*cohorts, fillvalue=_ENDED)):
             ended = [c.path for c, value in zip(self._work.cohorts, client, strict=True) if value is _ENDED]
             if ended:
@@ -214,22 +223,23 @@ class ClientSource:
             yield client
 
     def _read(self, values: ClientValues) -> Iterator:
-        """The values of a cohort that may block or raise. Only an `fc.Cohort` can go on after an error."""
-        iterator = iter(values.given)
+        """The values of a cohort whose reading may block or raise; a `_Raised` for a client that it fails for.
+
+        Only an `fc.Cohort` can go on after an error: a generator has ended then.
+        """
+        read_next = functools.partial(next, iter(values.given), _ENDED)
         in_thread = self._timeout_s is not None or stops_from_elsewhere()
-        read = functools.partial(next, iterator, _ENDED)
         for index in itertools.count():
             try:
                 with self._being_read.reading(index):
-                    value = (
-                        read()
-                        if not in_thread
-                        else self._reader.call(read, self._timeout_s, self._stop, [values.given])
-                    )
+                    if in_thread:
+                        value = self._reader.call(read_next, self._timeout_s, self._stop, [values.given])
+                    else:
+                        value = read_next()
             except Exception as error:
-                if isinstance(error, TooLate) and not self._survives_errors(values):
-                    raise ClientError(f"client {index} was not read from {brief(values.given)}: {error}") from None
                 if not self._survives_errors(values):
+                    if isinstance(error, TooLate):
+                        raise ClientError(f"client {index} was not read from {brief(values.given)}: {error}") from None
                     error.add_note(f"while {client_name(getattr(values.given, 'client_ids', None), index)} was read")
                     raise
                 value = _Raised(error)
@@ -243,13 +253,16 @@ class ClientSource:
 
 
 LONGEST_FIRST_OF = 8
-"""Slices of which the longest is taken first. More would keep more partials waiting for their neighbours."""
+"""Number of successive runs that are sorted. More would keep more partials waiting for their neighbours."""
 
 
-def longest_first(slices: Iterator[UnreadRun]) -> Iterator[UnreadRun]:
-    """The slices; of each few, those with the most examples first, so that the workers end at about the same time."""
-    while several := list(itertools.islice(slices, LONGEST_FIRST_OF)):
-        yield from sorted(several, key=_examples, reverse=True)
+def longest_first(runs: Iterator[UnreadRun]) -> Iterator[UnreadRun]:
+    """The runs, each `LONGEST_FIRST_OF` successive ones sorted by their examples.
+
+    The runs with the most examples come first, so that workers end at about the same time.
+    """
+    while successive := list(itertools.islice(runs, LONGEST_FIRST_OF)):
+        yield from sorted(successive, key=_examples, reverse=True)
 
 
 def _examples(unread: UnreadRun) -> int:
@@ -275,6 +288,7 @@ def convert_client(values: ClientValues, index: int, value: object) -> object:
 
 
 _VALUES = (int, float, complex, str, bytes, np.ndarray, np.generic, tf.Tensor, ClientDataset, type(None))
+"""Types whose values are read without user code."""
 
 
 def may_block(values: Sequence) -> bool:
@@ -288,13 +302,14 @@ def _size_bytes(values: Sequence) -> float:
     """About the bytes of values in tuples, lists and dictionaries; infinite if they have others than `_VALUES`."""
     kinds = set(map(type, values))
     if kinds <= _SMALL:
-        return 16 * len(values)
+        return _SMALL_BYTES * len(values)
     if kinds == {str}:
         return sum(map(len, values))
     return sum(map(_value_bytes, values))
 
 
 _SMALL = {int, float, complex, bool, type(None), np.float32, np.float64, np.int32, np.int64}
+_SMALL_BYTES = 16  # of the largest, a complex
 
 
 def _value_bytes(value: object) -> float:
@@ -312,11 +327,11 @@ def _value_bytes(value: object) -> float:
         case str() | bytes():
             return len(value)
         case _:
-            return 16 if type(value) in _SMALL else math.inf
+            return _SMALL_BYTES if type(value) in _SMALL else math.inf
 
 
 def is_read_once(client: tuple) -> bool:
-    """Whether a client's values can be read only once."""
+    """Whether a client's values can be read only once, such as those of a generator, or of a cohort that raised."""
     return any(isinstance(leaf, Iterator | _Raised) for leaf in tf.nest.flatten(client))
 
 

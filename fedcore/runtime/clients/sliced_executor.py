@@ -30,16 +30,16 @@ A small cohort gets slices of the size of a large one, so that no round is trace
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 
-from fedcore.errors import ExecutionError, FedcoreError, SecureSumError
+from fedcore.errors import ExecutionError, FedcoreError, SecureSumError, brief
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.runtime.client_slice import ClientSlice, SliceResult
 from fedcore.runtime.client_work import ClientWork
-from fedcore.runtime.clients.client_source import MAX_RUN_BYTES, ClientSource, UnreadRun, longest_first
+from fedcore.runtime.clients.client_source import MAX_RUN_BYTES, ClientSource, UnreadRun
 from fedcore.runtime.clients.client_watch import WatchedStage
 from fedcore.runtime.clients.clients_being_read import ClientsBeingRead
 from fedcore.runtime.clients.device_stage import DeviceSliceExecutor
@@ -57,13 +57,14 @@ from fedcore.runtime.devices.device import DeviceExecutor
 from fedcore.runtime.reports.report import Report
 from fedcore.runtime.secure.settings import Masked
 from fedcore.runtime.stopping import Stop
+from fedcore.scalars import whole_number
 
 if TYPE_CHECKING:
     from fedcore.runtime.network.plan_runner import ClientSums
     from fedcore.runtime.secure.secure_partials import SecurePartials
 
 MAX_LOSSES = 3
-"""How often a run whose worker ended is computed by another worker, before it may be its clients' fault."""
+"""How often other workers compute a run whose worker ended, before its clients are suspected of ending workers."""
 
 
 class SlicedClientsExecutor:
@@ -94,6 +95,9 @@ class SlicedClientsExecutor:
         client_timeout_s: seconds that reading a client's data may take; None is no deadline. The deadline of graph
             calls is the executors' concern.
         secure: the protocol of secure sums, the result of `fc.runtime.masked()`; None adds as other sums do.
+    Raises:
+        TypeMismatch: one of `executors` is no slice executor.
+        FedcoreError: there are no `executors`, or a setting is out of its range.
     """
 
     def __init__(
@@ -110,8 +114,10 @@ class SlicedClientsExecutor:
             raise FedcoreError("fc.runtime.SlicedClientsExecutor takes one slice executor or more")
         for executor in executors:
             check_slice_executor(executor)
+        if on_client_failure is not None and not isinstance(on_client_failure, Drop):
+            raise FedcoreError(f"on_client_failure is None or fc.runtime.drop(), not {brief(on_client_failure)}")
         self.executors = list(executors)
-        self.workers = Workers(len(self.executors), threads_each)
+        self.workers = Workers(len(self.executors), whole_number("threads_each", threads_each, at_least=1))
         self.policy = on_client_failure
         self.secure = secure
         self.timeout_s = client_timeout_s
@@ -123,43 +129,48 @@ class SlicedClientsExecutor:
         return _Run(self, work, report, stop).result()
 
     def prepare(self, work: ClientWork, faults: FaultPolicy, report: Report, stop: Stop) -> list[Run]:
-        """For each executor the function that computes those clients of a run that do not fail.
+        """For each executor the function that computes a slice without the clients that fail.
 
         The function returns None if all clients fail, and raises `WorkerEnded` if another executor is to compute them.
         """
-        runs = [prepare_checked(executor, work, report, stop) for executor in self.executors]
+        functions = [prepare_checked(executor, work, report, stop) for executor in self.executors]
         if faults.drops:
-            runs = list(map(checked_finite, runs))
-        return [functools.partial(faults.survivors, run) for run in runs]
+            functions = list(map(checked_finite, functions))
+        return [functools.partial(faults.survivors, function) for function in functions]
 
     def slice_size(self, work: ClientWork) -> int:
         """Number of clients of a slice."""
         return work.slice_size(len(self.executors))
 
     def lengths(self, work: ClientWork, slices: int | None, longest: float) -> RunLengths:
-        """The lengths of runs, see `RunLengths`. A run of a `SliceExecutor` is one slice."""
+        """Chooses how many slices a run has; always one here. An executor of workers that merge takes more.
+
+        Args:
+            slices, longest: as of `RunLengths`.
+        """
         return RunLengths(None, len(self.executors))
 
     def is_open(self, number: int) -> bool:
-        """Whether an executor takes runs now."""
+        """Whether the executor of this number takes runs now; always here. One over a cluster may have ended."""
         return True
 
     def secure_partials(self, work: ClientWork, report: Report, stop: Stop) -> "SecurePartials | None":
-        """The secure sums of a stage; None if it has no clients."""
+        """The masked protocol for a stage with secure sums; None if it has no clients. Needs `self.secure`."""
         from fedcore.runtime.secure import secure_partials  # imports the extra `secure`
 
+        assert self.secure is not None
         return secure_partials.SecurePartials.of(self.secure, work, report)
 
     def tree(
         self, work: ClientWork, merge: Callable, report: Report, stop: Stop, *, masked: bool
     ) -> "MergeTree | ClientSums":
-        """The object that takes the partials of slices and merges them, for one run of a stage.
+        """Makes the object that takes and merges the partials of slices, for one run of a stage.
 
-        Subclasses may return `ClientSums`, which takes what single clients send instead.
+        Subclasses may return `ClientSums`, which takes the values that single clients send instead.
 
         Args:
             merge: (partial, partial) -> partial.
-            masked: secure sums mask the partials.
+            masked: whether secure sums mask the partials.
         """
         return MergeTree(merge)
 
@@ -182,7 +193,7 @@ class LocalClientsExecutor(SlicedClientsExecutor):
       - Calls in flight hold at most the budget, as far as shapes tell.
 
     Args:
-        budget: of each device; None for no limit.
+        budget: memory of each device; None for no limit. Devices of one name share it.
     """
 
     def __init__(
@@ -195,7 +206,7 @@ class LocalClientsExecutor(SlicedClientsExecutor):
         budget: MemoryBudget | None = None,
     ) -> None:
         self.devices = list(devices)
-        names = [device.device for device in self.devices]
+        names = [device.device for device in self.devices]  # the user may list a device several times
         memory = {name: DeviceMemory(workers_per_device * names.count(name), budget) for name in names}
         executors = [DeviceSliceExecutor(device, memory[device.device], timeout_s) for device in self.devices]
         super().__init__(
@@ -213,8 +224,9 @@ class SliceResults:
 
     Any thread may add.
 
-    Args:
+    Attributes:
         tree: merges the partials.
+        kept: client index -> the value that the stage returns for the client.
     """
 
     def __init__(self, work: ClientWork, tree: "MergeTree | ClientSums", report: Report) -> None:
@@ -224,7 +236,12 @@ class SliceResults:
         self._report = report
 
     def add(self, result: SliceResult | None, index: int, height: int = 0) -> None:
-        """Adds the result of a node of the merge tree, see `MergeTree.add`; None if all its clients fail."""
+        """Adds the result of a node of the merge tree: one slice, or 2^height slices.
+
+        Args:
+            result: None if all clients of the node fail.
+            index, height: as for `MergeTree.add`.
+        """
         if self._work.zero is not None:
             self.tree.add(index, ABSENT if result is None else result.partial, height)
         if result is not None:
@@ -235,59 +252,69 @@ class SliceResults:
 
 
 class _Run:
-    """One client stage in progress."""
+    """One client stage in progress: reads its clients, has the executors compute them, and merges the results."""
 
-    def __init__(self, stack: SlicedClientsExecutor, work: ClientWork, report: Report, stop: Stop) -> None:
+    def __init__(self, clients_executor: SlicedClientsExecutor, work: ClientWork, report: Report, stop: Stop) -> None:
+        self.clients_executor = clients_executor
         self.work = work
         self.report = report
         self.stop = stop
-        self.stack = stack
-        self.workers = stack.workers
-        self.executors = stack.executors
+        masks = clients_executor.secure is not None
+        self.watched = WatchedStage(work, report.watch, report.round, report.span)
+        if self.watched.is_needed and masks:
+            raise FedcoreError("fc.debug shows values of single clients, which the masks of this runtime hide")
         where = where_clients_run(work.module, work.stage)
         self.faults = FaultPolicy(
-            stack.policy,
-            report,
-            where,
-            client_ids=work.client_ids,
-            masked=stack.secure is not None,
-            module=work.module,
+            clients_executor.policy, report, where, client_ids=work.client_ids, masked=masks, module=work.module
         )
-        self.runs = stack.prepare(work, self.faults, report, stop)
-        self.partials = stack.merging.prepare(work, report, stop)
+        self.functions = clients_executor.prepare(work, self.faults, report, stop)
+        self.partials = clients_executor.merging.prepare(work, report, stop)
         self.secure: SecurePartials | None = None
-        if stack.secure is not None and work.secure:
-            self.secure = stack.secure_partials(work, report, stop)
-        tree = stack.tree(work, self.partials.merge, report, stop, masked=self.secure is not None)
+        if masks and work.secure:
+            self.secure = clients_executor.secure_partials(work, report, stop)
+        tree = clients_executor.tree(work, self.partials.merge, report, stop, masked=self.secure is not None)
         self.results = SliceResults(work, tree, report)
-        self.watched = WatchedStage(work, report.watch, report.round, report.span)
-        if self.watched.is_needed and stack.secure is not None:
-            raise FedcoreError("fc.debug shows values of single clients, which the masks of this runtime hide")
-        size = stack.slice_size(work)
+        self._open_cohorts()
+
+    def _open_cohorts(self) -> None:
+        """Makes the source, which cuts the cohorts into runs, and the reader, which converts the clients of a run."""
+        work, clients_executor = self.work, self.clients_executor
+        size = clients_executor.slice_size(work)
+        # Masks take the partial of each client, so that runs have one slice, as for an unknown number of slices.
         slices = None if work.clients is None or self.secure is not None else -(-work.clients // size)
         longest = MAX_RUN_BYTES / (size * work.kept_bytes) if work.kept_bytes else math.inf
-        timeout_s = stack.timeout_s
-        self.being_read = ClientsBeingRead(work, report)
+        timeout_s = clients_executor.timeout_s
+        # Several executors compete for the next slice, so a slice is not assigned to an executor ahead of time.
+        is_alone = len(clients_executor.executors) == 1
+        self.being_read = ClientsBeingRead(work, self.report)
         self.source = ClientSource(
             work,
             size,
-            stack.lengths(work, slices, longest),
+            clients_executor.lengths(work, slices, longest),
             drops=self.faults.drops,
             timeout_s=timeout_s,
-            stop=stop,
+            stop=self.stop,
             being_read=self.being_read,
+            longest_first=is_alone and bool(work.low_rank) and not work.is_vectorised,
         )
-        self.reader = SliceReader(work, size, self.faults, stack.slices, report, stop, timeout_s, self.being_read)
+        self.ahead = int(is_alone and self.source.is_in_memory)
+        self.reader = SliceReader(
+            work, size, self.faults, clients_executor.slices, self.report, self.stop, timeout_s, self.being_read
+        )
 
     def result(self) -> tuple[object, list]:
-        # Several executors compete for the next slice, so a slice is not assigned to an executor ahead of time.
-        ahead = int(self.source.is_in_memory and len(self.executors) == 1)
-        with self.source as source:
-            runs: Iterator[UnreadRun] = source
-            if ahead and self.work.low_rank and not self.work.is_vectorised:
-                runs = longest_first(source)
+        """Computes the stage; returns the result of `ClientsExecutor.run`."""
+        clients_executor = self.clients_executor
+        with self.source as runs:
             try:
-                dispatch(runs, self._compute, self.workers, self.stop, ahead=ahead, is_open=self.stack.is_open)
+                dispatch(
+                    runs,
+                    self._compute,
+                    clients_executor.workers,
+                    self.stop,
+                    ahead=self.ahead,
+                    is_open=clients_executor.is_open,
+                )
             except KeyboardInterrupt as interrupt:
                 self.being_read.name_slow_in(interrupt)
                 raise
@@ -296,10 +323,10 @@ class _Run:
         self.faults.check_quorum(clients)
         partial = None
         if self.work.zero is not None:
-            is_ready = self.results.tree.is_merged and self.secure is None
-            partial = self.results.tree.result() if is_ready else ABSENT
+            needs_no_call = self.results.tree.is_merged and self.secure is None
+            partial = self.results.tree.result() if needs_no_call else ABSENT
             if partial is ABSENT:
-                partial = self.workers.call(self._partial, self.stop)
+                partial = clients_executor.workers.call(self._partial, self.stop)
         self.report.kept += len(kept_values)
         keeps = self.work.keeps or self.work.zero is None
         return partial, [kept_values.get(i) for i in range(clients)] if keeps else []
@@ -312,9 +339,9 @@ class _Run:
         return partial if self.secure is None else self.secure.total(partial)
 
     def _compute(self, number: int, unread: UnreadRun) -> None:
-        """Has executor `number` compute a run. If the executor's worker ends, the run is put back."""
+        """Has executor `number` compute a run, and adds the result; puts the run back if the executor's worker ends."""
         stage, ends = self.work.stage, [unread.first, unread.last]
-        name: str | None = self.executors[number].name
+        name: str | None = self.clients_executor.executors[number].name
         with self.report.span("block", stage, device=name, block=unread.index, clients=ends) as facts:
             try:
                 result = self._result_of(number, unread)
@@ -337,20 +364,26 @@ class _Run:
 
     def _result_of(self, number: int, unread: UnreadRun) -> SliceResult | None:
         """Has executor `number` compute a run: the result of the clients that do not fail; None if all fail."""
-        run = self.runs[number]
-        if unread.losses > MAX_LOSSES:  # a client of it may end workers: then find this client and drop it, or raise
-            run = functools.partial(self.faults.survivors, functools.partial(_insist, run))
-        if self.secure is None:
-            clients = self._read(unread)
-            if self.watched.is_needed:
-                self.watched.show(clients)
-            return run(clients)
+        compute = self.functions[number]
+        if (
+            unread.losses > MAX_LOSSES
+        ):  # one of its clients may end workers: then find this client and drop it, or raise
+            compute = functools.partial(self.faults.survivors, functools.partial(_insist, compute))
+        if self.secure is not None:
+            return self._masked_result(compute, unread, self.secure)
+        clients = self._read(unread)
+        if self.watched.is_needed:
+            self.watched.show(clients)
+        return compute(clients)
+
+    def _masked_result(self, compute: Run, unread: UnreadRun, secure: "SecurePartials") -> SliceResult | None:
+        """The result of a run, whose integers `secure` takes; None if its client fails or is lost to the protocol."""
         client, result = unread.first, None  # a plan with secure sums has one client in a slice
-        if self.secure.why_lost(client) is None:
-            result = run(self._read(unread))
+        if secure.why_lost(client) is None:
+            result = compute(self._read(unread))
             if result is not None and result.partial is not ABSENT:
-                result = attrs.evolve(result, partial=self.secure.mask(client, result.partial))
-        why = self.secure.why_lost(client)
+                result = attrs.evolve(result, partial=secure.mask(client, result.partial))
+        why = secure.why_lost(client)
         if why is None:
             return result
         self.faults.drop_or_raise(client, SecureSumError(why))
@@ -358,7 +391,7 @@ class _Run:
 
 
 def _insist(run: Run, clients: ClientSlice) -> SliceResult | None:
-    """Runs a slice whose workers have ended, on further workers.
+    """Runs a slice whose worker has ended again, each time on another worker, until one returns.
 
     Raises:
         ExecutionError: `MAX_LOSSES` + 1 further workers ended. To a `FaultPolicy` this is a failure of the clients.

@@ -34,10 +34,13 @@ from fedcore.runtime.secure.terms import Terms
 
 KEY_BYTES = 32
 KEYS_MESSAGE_BYTES = OVERHEAD_BYTES + 2 * KEY_BYTES
-_SHARES = struct.Struct(f"<II{shamir.SHARE_BYTES}s{shamir.SHARE_BYTES}s")  # from, to, of the private key, of the seed
-_TAG_BYTES = 16
+_SHARES = struct.Struct(f"<II{shamir.SHARE_BYTES}s{shamir.SHARE_BYTES}s")
+"""The text that is sealed: sender, receiver, share of the sender's private key, share of its seed."""
+_TAG_BYTES = 16  # that ChaCha20Poly1305 adds
 SEALED_BYTES = 4 + _SHARES.size + _TAG_BYTES
+"""Bytes of an entry of phase `shares`: index of the other client, sealed text."""
 GIVEN = struct.Struct(f"<IB{shamir.SHARE_BYTES}s")
+"""An entry of phase `unmasking`: index of the owner of the secret, DROPPED or ARRIVED, share."""
 DROPPED, ARRIVED = 0, 1
 """Of a neighbour whose integers did not arrive, a share of its private key is given, else a share of its seed."""
 _CURVE_PRIME = 2**255 - 19
@@ -54,27 +57,28 @@ class MaskedClient:
     """
 
     def __init__(self, index: int, terms: Terms, key: Ed25519PrivateKey, directory: Directory) -> None:
-        """Makes the client's keys and its seed.
+        """Makes the client's keys for sealing and masks, and its seed.
 
         Args:
+            index: index of the client in the session.
             key: signs the client's messages.
         """
         self._index = index
         self._terms = terms
         self._directory = directory
         self._signer = Signer(index, terms.session, key)
-        self._next: int | None = KEYS
+        self._next: int | None = KEYS  # the phase that the client may enter; None after a failure
         self._sealing, self._masking = X25519PrivateKey.generate(), X25519PrivateKey.generate()
         self._seed = os.urandom(shamir.SECRET_BYTES)
-        self._keys: dict[int, tuple[bytes, bytes]] = {}  # of the neighbours, for sealing and for masking
-        self._own_share = b""  # of the seed
-        self._held: dict[int, tuple[bytes, bytes]] = {}  # by neighbour the shares of its private key and of its seed
-        self._shares = b""  # the message that had those
-        self._survivors: frozenset[int] = frozenset()
-        self._told = b""  # the survivors, as they arrived
+        self._keys: dict[int, tuple[bytes, bytes]] = {}  # neighbour -> its public keys for sealing and for masking
+        self._own_share = b""  # the share of its own seed that the client holds
+        self._held: dict[int, tuple[bytes, bytes]] = {}  # neighbour -> shares of its private key and of its seed
+        self._shares = b""  # the message that had the shares in `_held`
+        self._survivors: frozenset[int] = frozenset()  # among the neighbours in `_held`; all would be O(clients) each
+        self._told = b""  # the set of all survivors, as it arrived
 
     def _enter(self, phase: int) -> None:
-        """Enters a phase; a client that fails in it has no next phase."""
+        """Enters a phase. Its method sets `_next` again at its end, so a client that fails in it goes no further."""
         if self._next != phase:
             raise MessageRefused(f"client {self._index} is not in this phase")
         self._next = None
@@ -118,9 +122,10 @@ class MaskedClient:
         if count > degree:
             raise MessageRefused(f"client {self._index} gets keys of {count} neighbours, but the terms say {degree}")
         self._check_keys_differ()
-        points = [i + 1 for i in (self._index, *self._keys)]
+        points = [i + 1 for i in (self._index, *self._keys)]  # client i holds the share at the point i + 1
         key_shares, seed_shares = (
-            shamir.split(s, self._terms.threshold, points) for s in (self._masking.private_bytes_raw(), self._seed)
+            shamir.split(secret, self._terms.threshold, points)
+            for secret in (self._masking.private_bytes_raw(), self._seed)
         )
         self._own_share = seed_shares[self._index + 1]
         sealed = [
@@ -134,6 +139,7 @@ class MaskedClient:
         )
 
     def _add_neighbour(self, message: bytes) -> None:
+        """Notes the public keys of a neighbour, from its signed message of phase `keys`."""
         neighbour = sender_of(message)
         if neighbour == self._index or neighbour in self._keys or neighbour >= self._terms.clients:
             raise MessageRefused(f"client {self._index} gets keys of a client that is no neighbour")
@@ -161,7 +167,9 @@ class MaskedClient:
         return self._cipher(self._index, neighbour).encrypt(bytes(12), text, self._terms.session)
 
     def take_shares(self, message: bytes) -> None:
-        """Phase `masked`, before the integers are known: the shares of neighbours. They may be given again.
+        """Phase `masked`, before the integers are known: takes the shares of neighbours.
+
+        The same message may be given again before `mask`, as when a run is repeated.
 
         Args:
             message: the shares that neighbours sealed for this client. A neighbour without shares has dropped out.
@@ -176,13 +184,14 @@ class MaskedClient:
         self._shares, self._next = message, MASKED
 
     def _open_shares(self, message: bytes) -> None:
+        """Fills `_held`; refuses shares of too few neighbours."""
         for entry in entries(self._directory.body(message, SHARES, SERVER), SEALED_BYTES, "sealed shares"):
             neighbour = int.from_bytes(entry[:4], "little")
             if neighbour not in self._keys or neighbour in self._held:
                 raise MessageRefused(f"client {self._index} gets shares of a client that is no neighbour")
             self._held[neighbour] = self._open(neighbour, bytes(entry[4:]))
-        # Of the other holders of its seed, threshold - 1 could recover it with the client: they must include one of the
-        # neighbours with whom it shares a mask.
+        # threshold - 1 of the other holders of the client's seed could recover it together with the client: these must
+        # include a neighbour with whom it shares a mask.
         holders, threshold = len(self._keys) + 1, self._terms.threshold
         if len(self._held) < max(threshold - 1, holders - threshold + 1):
             raise MessageRefused(f"client {self._index} has too few neighbours left")
@@ -192,7 +201,7 @@ class MaskedClient:
 
         Args:
             vector: the integers, by the layout of the terms; it is changed.
-            spoils: make the sum uniform: the own mask is one that nobody can remove. It takes as long.
+            spoils: makes the sum uniform, by an own mask that nobody can remove. It takes as long as another mask.
         Raises:
             MessageRefused: the client has no shares.
         """
@@ -232,17 +241,18 @@ class MaskedClient:
         """
         self._enter(SURVIVORS)
         body = self._directory.body(message, MASKED, SERVER)
-        self._survivors = survivors.from_bytes(body, self._terms.clients)
-        if self._index not in self._survivors:
+        all_survivors = survivors.from_bytes(body, self._terms.clients)
+        if self._index not in all_survivors:
             raise MessageRefused(f"client {self._index} is told that its integers did not arrive")
-        if len(self._survivors & self._held.keys()) + 1 < self._terms.threshold:
+        self._survivors = all_survivors & self._held.keys()
+        if len(self._survivors) + 1 < self._terms.threshold:
             raise MessageRefused(f"client {self._index} has too few neighbours left")
         self._told = bytes(body)
         self._next = UNMASKING
         return self._signer.message(SURVIVORS, self._digest_of(self._public_keys))
 
     def _digest_of(self, keys: tuple[bytes, bytes]) -> bytes:
-        """The digest that the client of these keys signs if it is told of the same survivors."""
+        """The digest that the client of these public keys signs if it is told of the survivors in `_told`."""
         return survivors.digest(self._terms.session, self._told, b"".join(keys))
 
     def unmask(self, message: bytes) -> bytes:
@@ -254,16 +264,17 @@ class MaskedClient:
             MessageRefused: a neighbour acknowledged another set, or too few acknowledged this one.
         """
         self._enter(UNMASKING)
-        agreeing: set[int] = set()
+        agreeing: set[int] = set()  # neighbours that acknowledged this client's set of survivors
         for entry in entries(self._directory.body(message, SURVIVORS, SERVER), ACKNOWLEDGEMENT_BYTES, "clients"):
             neighbour = sender_of(bytes(entry))
-            if neighbour in agreeing or neighbour not in self._held or neighbour not in self._survivors:
+            if neighbour in agreeing or neighbour not in self._survivors:
                 raise MessageRefused(f"client {self._index} gets an acknowledgement of client {neighbour}")
             if self._directory.body(bytes(entry), SURVIVORS, neighbour) != self._digest_of(self._keys[neighbour]):
                 raise MessageRefused(f"client {self._index} and client {neighbour} are told of different survivors")
             agreeing.add(neighbour)
         if len(agreeing) + 1 < self._terms.threshold:
             raise MessageRefused(f"too few neighbours of client {self._index} are told of its survivors")
+        # `shares` is (of the private key, of the seed), so that DROPPED and ARRIVED are indices of it.
         parts = [GIVEN.pack(n, arrived := n in self._survivors, shares[arrived]) for n, shares in self._held.items()]
         parts.append(GIVEN.pack(self._index, ARRIVED, self._own_share))
         return self._signer.message(UNMASKING, join_entries(parts))
@@ -298,7 +309,15 @@ def agree_key(own: X25519PrivateKey, other: bytes, session: bytes, purpose: byte
 
 
 def shared_mask_key(session: bytes, own: X25519PrivateKey, other: bytes, pair: tuple[int, int]) -> bytes:
-    """The key of the mask that two clients share. It names them, so that masks with a copy of a key do not cancel."""
+    """The key of the mask that two clients share.
+
+    It depends on the clients and their public keys, so that masks with a client's copy of another's key do not cancel.
+
+    Args:
+        own: private key for masks of one of the two.
+        other: public key for masks of the other.
+        pair: indices of the two, in any order.
+    """
     keys = sorted([_public(own), other])
     return agree_key(own, other, session, b"mask" + struct.pack("<II", *sorted(pair)) + b"".join(keys))
 
@@ -309,12 +328,12 @@ def own_mask_key(session: bytes, seed: bytes) -> bytes:
 
 
 def commitment(session: bytes, index: int, seed: bytes) -> bytes:
-    """Commitment of a client to its seed, sent beforehand, so that wrong shares of it are found."""
+    """Commitment of a client to its seed, sent before its shares are joined, so that the server finds wrong shares."""
     return hashlib.sha256(b"fedcore seed" + session + struct.pack("<I", index) + seed).digest()
 
 
 def private_key(secret: bytes, public: bytes) -> X25519PrivateKey | None:
-    """The private key of 32 bytes; None if it is not that of the public key."""
+    """The private key that 32 bytes are; None if it does not belong to the public key."""
     key = X25519PrivateKey.from_private_bytes(secret)
     return key if _public(key) == public else None
 

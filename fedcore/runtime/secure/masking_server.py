@@ -1,4 +1,4 @@
-"""The server of a session."""
+"""The server of a session. In it `c` and `o` are the indices of a client and of another one, its neighbour."""
 
 import threading
 from collections.abc import Container
@@ -57,16 +57,17 @@ class MaskingServer:
         self._signer = Signer(SERVER, terms.session, key)
         self._lock = threading.Lock()
         self._phase = KEYS
-        self._keys: dict[int, bytes] = {}  # the clients' signed messages
-        self._points: set[int] = set()  # of all clients' keys
+        self._keys: dict[int, bytes] = {}  # client -> its signed message of phase `keys`
+        self._points: set[int] = set()  # the points of all clients' keys, see `curve_point`
         self._neighbours: dict[int, list[int]] = {}
         self._commitments: dict[int, bytes] = {}
-        self._sealed: dict[int, dict[int, bytes]] = {}  # by receiver and sender
+        self._sealed: dict[int, dict[int, bytes]] = {}  # client that seals -> neighbour -> the shares for it
         self._sum = masks.zeros(terms.layout)
-        self._arrived: set[int] = set()
-        self._acknowledgements: dict[int, bytes] = {}  # the clients' signed messages
-        self._unmasking: set[int] = set()
-        self._shares: dict[int, dict[int, bytes]] = {}  # by client and point
+        self._arrived: set[int] = set()  # clients whose masked vector is in the sum
+        self._survivors = b""  # these clients from the end of phase `masked` on, see `survivors.to_bytes`
+        self._acknowledgements: dict[int, bytes] = {}  # client -> its signed message of phase `survivors`
+        self._unmasking: set[int] = set()  # clients whose message of that phase was taken
+        self._shares: dict[int, dict[int, bytes]] = {}  # owner of the secret -> point of the holder -> share
 
     def _expect(self, client: int, phase: int, senders: Container[int], past: Container[int]) -> None:
         """Checks that a client may send its message of a phase now.
@@ -75,7 +76,7 @@ class MaskingServer:
             senders: the clients that take part in the phase.
             past: the clients whose message of the phase was taken.
         Raises:
-            MessageRefused: this is not its phase, or the client takes no part in it, or has sent a message.
+            MessageRefused: another phase is in progress, the client takes no part in it, or has sent a message.
         """
         if phase != self._phase:
             raise MessageRefused(f"client {client} sends its message of phase {PHASES[phase]} outside of that phase")
@@ -88,9 +89,9 @@ class MaskingServer:
         """Ends a phase.
 
         Args:
-            count: of the clients whose message was taken.
+            count: number of the clients whose message was taken.
         Raises:
-            SecureSumError: they are too few, or the phase is not in progress.
+            SecureSumError: they are too few, or another phase is in progress.
         """
         if phase != self._phase:
             raise SecureSumError(f"secure sum: phase {PHASES[phase]} cannot end, since it is not in progress")
@@ -173,12 +174,9 @@ class MaskingServer:
         with self._lock:
             self._end(MASKED, len(self._arrived))
         # From here on `take_masked` refuses under the lock, so that `_arrived` stays as it is and is read without.
+        self._survivors = survivors.to_bytes(self._arrived, self._terms.clients)
         message = self._signer.message(MASKED, self._survivors)
         return dict.fromkeys(self._arrived, message)
-
-    @property
-    def _survivors(self) -> bytes:
-        return survivors.to_bytes(self._arrived, self._terms.clients)
 
     def take_acknowledgement(self, client: int, message: bytes) -> None:
         """Takes a client's signed acknowledgement of the set of clients whose vectors arrived.
@@ -193,7 +191,7 @@ class MaskingServer:
         self._acknowledgements[client] = message
 
     def end_survivors(self) -> Messages:
-        """For each client that acknowledged the survivors its neighbours' acknowledgements, as those signed them."""
+        """For each client that acknowledged the survivors, the acknowledgements that its neighbours signed."""
         self._end(SURVIVORS, len(self._acknowledgements))
         return {
             c: self._signer.message(
@@ -204,7 +202,7 @@ class MaskingServer:
         }
 
     def _partners(self, client: int) -> list[int]:
-        """The neighbours with whom the client shares a mask."""
+        """The neighbours with whom the client shares a mask: those that sealed shares."""
         return [o for o in self._neighbours[client] if o in self._sealed]
 
     def take_unmasking(self, client: int, message: bytes) -> None:
@@ -256,6 +254,7 @@ class MaskingServer:
             masks.add_mask(self._sum, shared, self._terms.layout, negative=other < client)
 
     def _public_keys(self, client: int) -> bytes:
+        """The client's key for sealing, and behind it its key for masks."""
         return bytes(self._directory.body(self._keys[client], KEYS, client))
 
     def _masking_key(self, client: int) -> bytes:

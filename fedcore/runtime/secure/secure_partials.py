@@ -26,8 +26,8 @@ class _Leaf:
     """A secure leaf of a partial: how its integers become elements modulo a number, and back.
 
     Args:
-        range: of one client's integers.
-        modulus: of the sum over clients.
+        range: range of one client's integers.
+        modulus: number modulo which the sum over clients is computed.
     """
 
     type: TensorType
@@ -38,14 +38,14 @@ class _Leaf:
     def of(cls, type_: TensorType, range_: SecureRange, clients: int) -> "_Leaf":
         """The leaf with the modulus of its range; if the range has none, the smallest power of 256 above all sums.
 
-        The modulus of the dtype, 2**bits, stands for a range without a largest integer, and is never exceeded.
+        A sum wraps as the dtype does: the modulus is 2**bits of it at most, and for a range without a largest integer.
         """
-        bits = 8 * type_.dtype.numpy.itemsize
-        modulus = 1 << bits
+        modulus = 1 << 8 * type_.dtype.numpy.itemsize
         if range_.modulus is not None:
             modulus = range_.modulus
-        elif range_.largest is not None:  # the least whole number of bytes that holds the sum
-            modulus = min(modulus, 1 << 8 * max(1, -(-(clients * range_.largest).bit_length() // 8)))
+        elif range_.largest is not None:
+            sum_bytes = -(-(clients * range_.largest).bit_length() // 8)
+            modulus = min(modulus, 1 << 8 * max(1, sum_bytes))
         return cls(type_, range_, modulus)
 
     @property
@@ -58,13 +58,15 @@ class _Leaf:
 
     @property
     def unsigned(self) -> np.dtype:
+        """The unsigned dtype of the leaf's size, in which two's complement makes negative integers elements."""
         return np.dtype(f"<u{self.type.dtype.numpy.itemsize}")
 
     def encode(self, value: np.ndarray) -> np.ndarray:
-        """The integers as elements.
+        """A client's integers as a flat array of elements.
 
         Raises:
-            SecureSumError: an integer is not in the range, or they are not those of the type: more would have no masks.
+            SecureSumError: an integer is not in the range, or the array is not of the type: surplus integers would
+                have no masks.
         """
         if value.shape != self.shape or value.dtype != self.type.dtype.numpy:
             raise SecureSumError(f"secure sum: a client's integers are not of the type {self.type} of the plan")
@@ -79,7 +81,7 @@ class _Leaf:
 
 
 class SecureLeaves:
-    """The secure leaves of a stage's partial, as one vector of integers modulo numbers.
+    """The secure leaves of a stage's partial as one vector, in which successive leaves of one modulus are a segment.
 
     Args:
         clients: number of clients of the sum.
@@ -88,13 +90,13 @@ class SecureLeaves:
     def __init__(self, work: ClientWork, clients: int) -> None:
         self.type: Type = member_of(work.module.main.types()[work.merge or ""])
         types = tensor_leaves(self.type)
-        self._leaves = {
+        self._leaves = {  # by its number among the leaves of the partial; leaves that are OPEN are no secure ones
             i: _Leaf.of(types[i], SecureRange.parse(text), clients)
             for i, text in enumerate(work.secure)
             if text != OPEN
         }
         self.layout: list[Segment] = []
-        self._groups: list[list[int]] = []  # the leaves of each segment
+        self._groups: list[list[int]] = []  # for each segment the numbers of its leaves
         for i, leaf in self._leaves.items():
             size = leaf.size
             if self.layout and self.layout[-1].modulus == leaf.modulus:
@@ -110,20 +112,20 @@ class SecureLeaves:
         return sum(leaf.size * leaf.range.bits(leaf.type.dtype.numpy) for leaf in self._leaves.values())
 
     def vector(self, partial: Any) -> Vector:
-        """The secure leaves of a client's partial: one array of elements for each segment of `layout`.
+        """The secure leaves of a client's partial: for each segment of `layout` the elements of its leaves.
 
         Raises:
             SecureSumError: an integer is not in the range of the plan.
         """
         leaves = flatten(partial)
         vector: Vector = []
-        for segment, group in zip(self.layout, self._groups, strict=False):
+        for segment, group in zip(self.layout, self._groups, strict=False):  # `SiteLeaves` has a further segment
             parts = [self._leaves[i].encode(np.asarray(leaves[i])) for i in group]
             vector.append(np.concatenate(parts, dtype=segment.dtype, casting="unsafe"))
         return vector
 
     def zeros(self) -> dict[int, np.ndarray]:
-        """The zeros that stand in the place of the integers, by the number of the leaf."""
+        """The zeros that stand in the place of the integers: number of the leaf -> array of its type."""
         return {i: np.zeros(leaf.shape, leaf.type.dtype.numpy) for i, leaf in self._leaves.items()}
 
     def without(self, partial: Any) -> Any:
@@ -149,8 +151,8 @@ class SecurePartials:
     """The secure sums of one fold: takes the secure leaves out of each client's partial, and puts their sums back.
 
     Guarantees:
-      - `masked` may be called in several threads.
-      - Keeps no client's integers: masked they are added to the session's sum.
+      - `mask` may be called in several threads.
+      - Keeps no client's integers: they are masked, and added to the session's sum.
 
     Args:
         clients: number of clients of the stage.
@@ -165,15 +167,13 @@ class SecurePartials:
         self._session.start()
 
     @classmethod
-    def of(cls, settings: Masked | None, work: ClientWork, report: Report) -> "SecurePartials | None":
-        """The secure sums of a client stage; None if it has none, or no clients.
+    def of(cls, settings: Masked, work: ClientWork, report: Report) -> "SecurePartials | None":
+        """The secure sums of a client stage that has some; None if the stage has no clients.
 
         Raises:
             FedcoreError: the number of clients is not known beforehand, or the plan is for plain sums.
             SecureSumError: there is one client only, or too few are left after the keys and shares.
         """
-        if settings is None or not work.secure:
-            return None
         if work.is_vectorised or work.block != 1:
             raise FedcoreError(
                 f"the plan of @{work.stage} is for plain sums: secure sums need the option secure=masked"
@@ -214,7 +214,7 @@ class SecurePartials:
 
 
 def check_number(clients: int) -> None:
-    """Raises SecureSumError for a sum of one client."""
+    """Raises SecureSumError for a sum of one client, which would show the client's value."""
     if clients < 2:
         raise SecureSumError("a secure sum of one client is its value: secure aggregation needs 2 clients or more")
 
@@ -227,6 +227,12 @@ def traffic(
     sent_bytes: Mapping[str, int],
     received_bytes: Mapping[str, int],
 ) -> SecureTraffic:
-    """The report of a sum, from the bytes of each phase."""
+    """The report of a sum.
+
+    Args:
+        merge: name of the plan's merge.
+        clients, joined: number of the clients that were invited, and of those whose integers are in the sum.
+        sent_bytes, received_bytes: phase -> bytes that all clients sent, or got from the server.
+    """
     sent, received = ({p: 8 * size for p, size in sizes.items()} for sizes in (sent_bytes, received_bytes))
     return SecureTraffic(merge, clients, joined, leaves.plain_bits * joined, sent, received)
