@@ -63,7 +63,7 @@ class LocalRuntime:
         self.plan_options = dict(plan_options)
         self._notes = tuple(notes)
         self._clients = clients
-        self._sent: set[str] = set()  # digests of constants
+        self._sent: set[str] = set()  # digests of the constants that clients have, see `meter`
         self._plans = PlanExecutor(server, clients, default_num_clients)
 
     @property
@@ -79,9 +79,9 @@ class LocalRuntime:
         for note in self._notes:
             report.note(note)
         main = module.main
-        sequence = functools.partial(columns_of, note=report.note)
+        to_columns = functools.partial(columns_of, note=report.note)
         with report.span("arguments", main.name):
-            values = [prepare(v, p.type, p.name, sequence) for v, p in zip(arguments, main.parameters, strict=True)]
+            values = [prepare(v, p.type, p.name, to_columns) for v, p in zip(arguments, main.parameters, strict=True)]
         try:
             with current_stop() as stop:
                 result = self._plans.run(module, module.digest(), values, report, stop)
@@ -191,10 +191,10 @@ def local(
         raise FedcoreError(f"client_devices is a list of one device or more, not {brief(client_devices)}")
     if default_num_clients is not None:
         default_num_clients = whole_number("default_num_clients", default_num_clients, at_least=0)
-    options = _plan_options(
-        python_scalar(block_size), python_scalar(vectorize), python_scalar(xla), python_scalar(low_rank)
-    )
-    if _compute_dtype(compute_dtype) != "float32":
+    options = _plan_options(*map(python_scalar, (block_size, vectorize, xla, low_rank)))
+    if not isinstance(compute_dtype, str) or compute_dtype not in ("float32", "bfloat16"):
+        raise FedcoreError(f"compute_dtype is 'float32' or 'bfloat16', not {brief(compute_dtype)}")
+    if compute_dtype != "float32":
         options["compute_dtype"] = compute_dtype
     if target is not None:
         options["target"] = str(parse_target(target))
@@ -227,12 +227,12 @@ def _check_left_to_executor(
     client_timeout_s: object,
     secure_aggregation: object,
 ) -> None:
-    """Refuses the settings that a clients executor decides."""
+    """Refuses the settings that a clients executor decides, if they are not the defaults of `local`."""
     settings = {
         "client_devices": client_devices,
         "workers_per_device": workers_per_device,
         "memory_bytes": memory_bytes,
-        "on_client_failure": None if on_client_failure == "raise" else on_client_failure,
+        "on_client_failure": None if on_client_failure == "raise" else on_client_failure,  # "raise" is the default
         "client_timeout_s": client_timeout_s,
         "secure_aggregation": secure_aggregation,
     }
@@ -247,12 +247,14 @@ def default_workers(devices: int) -> int:
 
 
 def _plan_options(block_size: Any, vectorize: Any, xla: Any, low_rank: Any) -> dict[str, object]:
-    """Options of the pass `plan`; a setting `"auto"` gives no option."""
-    block = _is_auto(block_size) or (_is_whole(block_size) and block_size >= 1)
-    if not block:
+    """Options of the pass `plan`; a setting `"auto"` gives no option.
+
+    Raises:
+        FedcoreError: a setting is out of its range.
+    """
+    if not _is_auto(block_size) and not (_is_whole(block_size) and block_size >= 1):
         raise FedcoreError(f"block_size is 'auto' or a number of clients, 1 or more, not {brief(block_size)}")
-    wide = _is_auto(vectorize) or vectorize is False or (_is_whole(vectorize) and vectorize >= 2)
-    if not wide:
+    if not _is_auto(vectorize) and vectorize is not False and not (_is_whole(vectorize) and vectorize >= 2):
         raise FedcoreError(f"vectorize is 'auto', False or a number of clients, 2 or more, not {brief(vectorize)}")
     if not _is_auto(xla) and not isinstance(xla, bool):
         raise FedcoreError(f"xla is 'auto', True or False, not {brief(xla)}")
@@ -264,11 +266,6 @@ def _plan_options(block_size: Any, vectorize: Any, xla: Any, low_rank: Any) -> d
 
 BFLOAT16_NOTE = "compute_dtype='bfloat16': the processor has no instructions for products of bfloat16, so it is slower"
 
-
-def _compute_dtype(dtype: Any) -> str:
-    if isinstance(dtype, str) and dtype in ("float32", "bfloat16"):
-        return dtype
-    raise FedcoreError(f"compute_dtype is 'float32' or 'bfloat16', not {brief(dtype)}")
 
 
 def _is_auto(value: object) -> bool:
@@ -298,12 +295,15 @@ def _policy(on_client_failure: str | Drop) -> Drop | None:
 
 def _timeout_s(client_timeout_s: Any) -> float | None:
     seconds = python_scalar(client_timeout_s)
-    if seconds is not None and (not isinstance(seconds, int | float) or not seconds > 0):
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         raise FedcoreError(f"client_timeout_s is a number of seconds greater than 0, not {brief(seconds)}")
     return seconds
 
 
 def _to_numpy(value: Any, type_: Type) -> Any:
+    """A result with arrays and numpy scalars in the place of tensors, and lists in the place of `ClientValues`."""
     if isinstance(value, SiteValue):
         return value
     if isinstance(value, ClientValues) and isinstance(type_, FederatedType):
@@ -318,5 +318,5 @@ def _to_numpy(value: Any, type_: Type) -> Any:
 def _leaf(value: Any) -> Any:
     if isinstance(value, tf.Tensor):
         return returned.show(value)
-    # A client's scalar that the plan returns unchanged.
+    # An array of rank 0 is a client's scalar that the plan returns unchanged.
     return value[()] if isinstance(value, np.ndarray) and not value.ndim else value

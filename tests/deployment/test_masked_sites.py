@@ -12,6 +12,7 @@ from learning_programs import build_model
 
 import fedcore as fc
 from fedcore.runtime.network.messages import Message
+from fedcore.runtime.stopping import Stopped
 from fedcore.types import FederatedType
 
 CLIENTS = 4
@@ -210,3 +211,45 @@ def open_sites_key():
     key = Ed25519PrivateKey.generate()
     names = [f"site-{i:02}" for i in range(CLIENTS)]
     return Identity(key, dict.fromkeys(names, key.public_key().public_bytes_raw()))
+
+
+class Stopping:
+    """Asks the sites of an exchange, until the call is stopped at the first request for shares."""
+
+    def __init__(self, exchange):
+        self.exchange = exchange
+        self.sites = exchange.sites
+
+    def is_online(self, site):
+        return True
+
+    def ask(self, site, payload, timeout_s, stop):
+        if Message.from_bytes(payload).facts.get("phase") == "shares":
+            stop.cancel()
+            raise Stopped("the call was stopped")
+        return self.exchange.ask(site, payload, timeout_s, stop)
+
+    def close(self):
+        """Does nothing."""
+
+
+def test_a_call_that_is_stopped_in_a_phase_says_so(four):
+    exchange = Stopping(four[0])
+    with fc.use(fc.runtime.network(exchange, secure_aggregation="masked")), pytest.raises(Stopped):
+        label_counts(sites_of(exchange))
+
+
+def test_an_interrupt_before_the_stage_stops_the_threads_that_ask(four):
+    exchange = Stopping(four[0])
+    stops = []
+
+    def ask(site, payload, timeout_s, stop):
+        if Message.from_bytes(payload).facts.get("phase") == "keys":
+            stops.append(stop)
+            raise KeyboardInterrupt
+        return exchange.exchange.ask(site, payload, timeout_s, stop)
+
+    exchange.ask = ask
+    with fc.use(fc.runtime.network(exchange, secure_aggregation="masked")), pytest.raises(KeyboardInterrupt):
+        label_counts(sites_of(exchange))
+    assert stops[0].is_stopped

@@ -4,6 +4,7 @@ import io
 import json
 import pdb
 import sys
+import types
 
 import keras
 import numpy as np
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 import fedcore as fc
 from fedcore.errors import ExecutionError, FedcoreError, TracingError
+from fedcore.runtime.clients.client_watch import round_of
 
 FLOATS = fc.types.at_clients("float32")
 
@@ -300,3 +302,9 @@ def test_a_recording_has_values_and_spans_of_the_clients_that_the_environment_na
     call = json.loads(file.read_text())
     assert [(v["client"], v["norm"]) for v in call["values"] if v["operation"] == "RealDiv"] == [(1, "2")]
     assert [span["clients"] for span in call["spans"] if span["kind"] == "replay"] == [[1, 1]]
+
+
+@pytest.mark.parametrize("number", ["first", float("nan"), True, np.float32(2), None, len])
+def test_a_round_that_is_no_integer_is_none(number):
+    assert round_of([object(), types.SimpleNamespace(round=number)]) is None
+    assert round_of([types.SimpleNamespace(round=number), types.SimpleNamespace(round=tf.constant(3))]) == 3

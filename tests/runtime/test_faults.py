@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import math
 import re
 import threading
 import time
@@ -241,6 +242,18 @@ def test_the_survivors_bits_of_many_cohorts(stage, kind):
             assert result.tobytes() == survivors_mean(clients, faults.clients(count)).tobytes()
 
 
+def test_an_infinite_deadline_is_none(recwarn):
+    with runtime_of(client_timeout_s=math.inf):
+        assert total([1.0, 2.0]) == 3.0
+    assert not recwarn.list  # such as of an exception in the thread of a timer
+
+
+def test_no_quorum_of_survivors_names_clients_whose_errors_have_no_message():
+    report = fc.runtime.Report(dropped={0: "", 1: "b: late\nand more"})
+    with pytest.raises(ClientError, match=r"2 of 2 clients failed, .*\n  client 0\n  client 1: b: late$"):
+        fc.runtime.FaultPolicy(fc.runtime.drop(), report).check_quorum(2)
+
+
 def test_no_quorum_of_survivors_is_an_error_and_the_stack_goes_on():
     clients = [(x, np.int32(i < 7)) for i, x in enumerate(values(12))]
     with runtime_of(on_client_failure=fc.runtime.drop(min_fraction=0.5, max_retries=0)):
@@ -267,13 +280,13 @@ def test_what_is_not_finite_is_a_value_like_others_by_default():
     assert context.last_report().dropped == {}
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
 def test_floats_of_every_size_are_looked_at(dtype):
     sum_ = fc.federated_computation(lambda xs: fc.federated_sum(xs), fc.FederatedType((dtype, (2,)), fc.CLIENTS))
     numpy = tf.as_dtype(dtype).as_numpy_dtype
     clients = [np.array([1.0, x], numpy) for x in (1.0, np.inf, 2.0, np.nan)]
     with runtime_of():
-        assert np.asarray(sum_(clients), np.float64).tolist() == [2.0, 3.0]
+        assert np.asarray(sum_(clients), np.complex128).tolist() == [2.0, 3.0]
     assert sorted(context.last_report().dropped) == [1, 3]
 
 
@@ -474,6 +487,7 @@ def test_what_failed_is_freed():
     [
         (lambda: {"on_client_failure": "ignore"}, "on_client_failure is 'raise' or fc.runtime.drop(), not 'ignore'"),
         (lambda: {"client_timeout_s": 0}, "client_timeout_s is a number of seconds greater than 0, not 0"),
+        (lambda: {"client_timeout_s": True}, "client_timeout_s is a number of seconds greater than 0, not True"),
         (lambda: fc.runtime.drop(min_fraction=1.5), "min_fraction is a number from 0 to 1, not 1.5"),
         (lambda: fc.runtime.drop(max_retries=-1), "max_retries is a number of times, 0 or more, not -1"),
         (lambda: Faults(0, "sleep", 0.1), "the kind of a fault is one of raise, hang, nan, misshapen, not 'sleep'"),

@@ -131,6 +131,11 @@ def test_what_is_missing_is_named(install, given, message):
 def test_no_slice_executors_are_refused():
     with pytest.raises(FedcoreError, match=r"fc\.runtime\.SlicedClientsExecutor takes one slice executor or more"):
         fc.runtime.SlicedClientsExecutor([])
+    device = fc.runtime.DeviceSliceExecutor("CPU:0")
+    with pytest.raises(FedcoreError, match=r"on_client_failure is None or fc\.runtime\.drop\(\), not 'raise'"):
+        fc.runtime.SlicedClientsExecutor([device], on_client_failure="raise")
+    with pytest.raises(FedcoreError, match="threads_each is a whole number, 1 or more, not 0"):
+        fc.runtime.SlicedClientsExecutor([device], threads_each=0)
 
 
 def test_a_runtime_that_derives_from_the_protocol_needs_run_and_compiles_only():

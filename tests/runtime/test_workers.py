@@ -2,12 +2,13 @@
 
 import gc
 import threading
+import time
 
 import pytest
 
 from fedcore.errors import FedcoreError
 from fedcore.runtime.clients.workers import Workers, dispatch
-from fedcore.runtime.stopping import Stop, Stopped
+from fedcore.runtime.stopping import GRACE_S, Stop, Stopped
 
 
 @pytest.fixture
@@ -136,6 +137,10 @@ def test_closed_workers_refuse_further_work(workers):
     workers.close()
     with pytest.raises(FedcoreError, match="the runtime is closed"):
         dispatch(iter([1]), lambda lane, job: None, workers, Stop())
+    began = time.monotonic()
+    with pytest.raises(FedcoreError, match="the runtime is closed"):
+        workers.call(lambda: None, Stop())
+    assert time.monotonic() - began < GRACE_S  # nothing runs that it would wait for
 
 
 def test_a_call_on_a_worker_raises_what_its_function_raises(workers):

@@ -28,6 +28,7 @@ from fedcore.graphs.stages.client_values import DATA, ClientReplay, ClientValue,
 from fedcore.runtime.client_slice import ClientSlice
 from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.clients.debugger import open_debugger
+from fedcore.scalars import python_scalar
 
 MAX_RECORDED_BYTES = 256 * 2**20
 """The most bytes of arrays that one call records; values behind them are recorded without their arrays."""
@@ -219,12 +220,9 @@ def traced_clients() -> list[int]:
 
 
 def round_of(arguments: Collection[Any]) -> int | None:
-    """The round number of the first argument with a scalar `round`, such as a learning state; None if none has one."""
-    for argument in arguments:
-        number = getattr(argument, "round", None)
-        if number is not None and not callable(number) and np.ndim(number) == 0:
-            return int(number)
-    return None
+    """The round number of the first argument with an integer `round`, such as a learning state; None without one."""
+    numbers = (python_scalar(getattr(argument, "round", None)) for argument in arguments)
+    return next((n for n in numbers if isinstance(n, int) and not isinstance(n, bool)), None)
 
 
 Span = Callable[..., contextlib.AbstractContextManager]

@@ -16,7 +16,7 @@ def deadline(stop: Stop, seconds: float) -> Iterator[Stop]:
         TooLate: the graph call was cancelled by its deadline.
     """
     with stop.inner() as within:
-        timer = threading.Timer(seconds, within.cancel)
+        timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), within.cancel)  # it may be infinite
         timer.daemon = True
         timer.start()
         try:

@@ -22,7 +22,7 @@ from fedcore.scalars import python_scalar
 _TRACEBACK = "\nTraceback (most recent call last):"
 
 SHOWN = 3
-"""Number of reasons that the error of a missed quorum lists."""
+"""Number of dropped clients whose reasons the error of a missed quorum lists."""
 
 
 @attrs.frozen
@@ -60,12 +60,14 @@ def drop(min_fraction: float = 0.5, max_retries: int = 1) -> Drop:
 
 
 ClientIds = Sequence | Mapping[int, Hashable]
+"""Index of a client -> its id."""
+
 Run = Callable[[ClientSlice], SliceResult | None]
 """Computes a slice; None if all its clients failed where they ran."""
 
 
 class QuotesNoValue(FedcoreError):
-    """An error whose message has no value of a client, so that it is told where masks hide these."""
+    """An error whose message has no value of a client, so that it may be shown where masks hide clients' values."""
 
 
 class ClientOutOfMemory(ClientError, tf.errors.ResourceExhaustedError):
@@ -115,11 +117,12 @@ class FaultPolicy:
 
     @property
     def drops(self) -> bool:
+        """Whether clients that fail are dropped; otherwise ClientError is raised."""
         return self._policy is not None
 
     def survivors(self, run: Run, clients: ClientSlice) -> SliceResult | None:
         """The result of the clients that do not fail; None if all clients fail."""
-        tries = self._retries
+        retries_left = self._retries
         while present := clients.present:
             try:
                 return run(clients)
@@ -129,15 +132,15 @@ class FaultPolicy:
                 if len(present) > 1:
                     failed = self._failing_alone(run, clients)
                 else:
-                    failed = {} if tries else {present[0]: error}
+                    failed = {} if retries_left else {present[0]: error}
                 if not failed and isinstance(error, NotFinite) and len(present) > 1:
                     return error.result  # finite values whose sum is not
-                if not failed and not tries:
+                if not failed and not retries_left:
                     raise ClientError(
                         f"the clients {present[0]} to {present[-1]} failed together, though none of them fails alone: "
                         f"{self._reason(error)}"
                     ) from self._cause(error)
-                tries -= not failed
+                retries_left -= not failed  # a retry is used up only if the attempt drops no client
                 for index, why in failed.items():
                     self.drop_or_raise(index, why)
                 clients = clients.without(failed)
@@ -155,7 +158,7 @@ class FaultPolicy:
         return failed
 
     def _error_of(self, run: Run, client: ClientSlice) -> Exception | None:
-        """The error of the last try; None if a try succeeds."""
+        """The error of a client's last try; None if one of its tries succeeds."""
         last_error: Exception | None = None
         for _ in range(1 + self._retries):
             try:
@@ -180,7 +183,8 @@ class FaultPolicy:
         """
         if reads <= self._retries and not once:
             return False
-        if not self.drops and not self._masked and isinstance(error, FedcoreError) and not isinstance(error, TooLate):
+        names_argument = isinstance(error, FedcoreError) and not isinstance(error, TooLate)
+        if names_argument and not self.drops and not self._masked:
             raise error
         self.drop_or_raise(index, error)
         return True
@@ -203,21 +207,26 @@ class FaultPolicy:
         raise ClientError(message) from self._cause(error)
 
     def _reason_of(self, index: int, error: Exception) -> str:
-        """The reason without the traceback of a Python function, which the report gets."""
-        message, mark, _ = (text := self._reason(error)).partition(_TRACEBACK)
-        if mark:
+        """The reason for which a client failed; the report gets the traceback of a Python function that failed.
+
+        TensorFlow puts the traceback of a `py_function` into the message; the reason is the part before it.
+        """
+        text = self._reason(error)
+        message, traceback_mark, _ = text.partition(_TRACEBACK)
+        if traceback_mark:
             self._report.tracebacks[index] = text
         elif not self._masked and not isinstance(error, FedcoreError | tf.errors.OpError):
             self._report.tracebacks[index] = "".join(traceback.format_exception(error))
         return message
 
     def _reason(self, error: Exception) -> str:
+        """The message of an error; only its kind where the message may quote a value that masks hide."""
         if not self._masked or isinstance(error, SecureSumError | QuotesNoValue):
             return reason(error, self._module)
         return f"{type(error).__name__} (its message may quote values, which masks hide in this run)"
 
     def _cause(self, error: Exception) -> Exception | None:
-        """The error that a ClientError shows as its cause."""
+        """The error that a ClientError shows as its cause; None where its message may quote a value that masks hide."""
         return None if self._masked else error
 
     def check_quorum(self, clients: int) -> None:
@@ -225,9 +234,9 @@ class FaultPolicy:
         dropped = self._report.dropped
         if self._policy is None or clients - len(dropped) >= self._policy.min_fraction * clients:
             return
-        first = sorted(dropped)[:SHOWN]
-        reasons = "".join(f"\n  client {i}: {dropped[i].splitlines()[0]}" for i in first)
-        more = f"\n  and {len(dropped) - len(first)} more" if len(dropped) > len(first) else ""
+        shown = [(i, *dropped[i].splitlines()[:1]) for i in sorted(dropped)[:SHOWN]]  # an error may have no message
+        reasons = "".join(f"\n  client {': '.join(map(str, line))}" for line in shown)
+        more = f"\n  and {len(dropped) - len(shown)} more" if len(dropped) > len(shown) else ""
         raise ClientError(
             f"{len(dropped)} of {clients} clients failed, but min_fraction={self._policy.min_fraction:g} of them "
             f"must not fail{reasons}{more}"

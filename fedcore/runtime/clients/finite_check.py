@@ -1,4 +1,4 @@
-"""Whether the result of a slice is finite: the check under which a slice fails, and that of graphs which assume it."""
+"""Whether floats are finite: of a slice's result, which fails otherwise, and of a call whose graph assumes it."""
 
 from collections.abc import Callable, Iterable
 
@@ -11,7 +11,7 @@ from fedcore.graphs.tensors.values import flatten
 from fedcore.runtime.client_slice import ClientSlice, SliceResult
 
 MODERATE = 1e19
-"""A matrix with no entry beyond it has a finite sum."""
+"""A float32 matrix with no entry beyond it has a finite sum, of up to 1e19 entries."""
 
 
 class NotFinite(FedcoreError):
@@ -39,7 +39,7 @@ def checked_finite(run: Callable[[ClientSlice], SliceResult]) -> Callable[[Clien
 
 
 def are_finite(values: Iterable) -> bool:
-    """Whether all float tensors and arrays are finite. Other values count as finite."""
+    """Whether all float and complex tensors and arrays are finite. Other values count as finite."""
     return all(map(_is_finite, values))
 
 
@@ -54,10 +54,14 @@ def is_moderate(floats: tf.Tensor) -> bool:
 
 def _is_finite(value: object) -> bool:
     if isinstance(value, np.ndarray):
-        return value.dtype.kind != "f" or bool(np.isfinite(value).all())
-    if not isinstance(value, tf.Tensor) or not value.dtype.is_floating:
+        dtype, array = tf.as_dtype(value.dtype), value
+    elif isinstance(value, tf.Tensor):
+        dtype, array = value.dtype, mapped_array(value)
+    else:
         return True
-    array = mapped_array(value)
-    if array is None:
-        return bool(tf.reduce_all(tf.math.is_finite(value)))
-    return bool(np.isfinite(array).all())
+    if not dtype.is_floating and not dtype.is_complex:
+        return True
+    if array is not None:
+        return bool(np.isfinite(array).all())
+    parts = [tf.math.real(value), tf.math.imag(value)] if dtype.is_complex else [value]
+    return all(bool(tf.reduce_all(tf.math.is_finite(part))) for part in parts)

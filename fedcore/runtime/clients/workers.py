@@ -24,6 +24,7 @@ class _Task:
 
     Args:
         run: identifies the run.
+        perform: does the work, and hands over its outcome; must not raise.
         in_users_code: the task now runs user code, which may block, or may start a run and wait for it.
     """
 
@@ -33,7 +34,10 @@ class _Task:
 
 
 class _Pool:
-    """The threads of one device. A thread refers to its pool; the pool does not refer to its `Workers`.
+    """The threads of one device.
+
+    A thread refers to its pool; the pool does not refer to its `Workers`, so that these are closed when they are
+    dropped, though threads still run.
 
     Args:
         each: number of threads.
@@ -45,15 +49,16 @@ class _Pool:
         self._each = each
         self._name = name
         self._first = first
-        self._started = 0
+        self._started = 0  # number of threads that were ever started
         self._queue: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._lock = threading.RLock()  # the collector may close the pool where this thread holds the lock
         self._threads: set[threading.Thread] = set()  # threads that take further tasks
         self._performing: dict[threading.Thread, _Task] = {}
-        self._waiting = 0
+        self._waiting = 0  # number of tasks that no thread performs yet
         self._closed = False
 
     def submit(self, task: _Task) -> None:
+        """Has the next free thread perform a task. Raises FedcoreError if the pool is closed."""
         with self._lock:
             if self._closed:
                 raise FedcoreError("the runtime is closed")
@@ -62,6 +67,7 @@ class _Pool:
             self._start_threads()
 
     def close(self) -> None:
+        """Refuses further tasks, and ends each thread after the tasks that wait."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -69,6 +75,7 @@ class _Pool:
                     self._queue.put(None)
 
     def join(self, until: float) -> None:
+        """Waits for the threads to end, up to a time of `time.monotonic`."""
         for thread in [*self._threads]:  # a thread that starts for the last tasks meanwhile is not waited for
             if thread is not threading.current_thread():
                 thread.join(max(0.0, until - time.monotonic()))
@@ -76,13 +83,13 @@ class _Pool:
     def abandon(self, run: Hashable) -> list[str]:
         """Abandons and replaces the threads that still perform tasks of a run; returns their names."""
         with self._lock:
-            left = [thread for thread, task in self._performing.items() if task.run is run]
-            for thread in left:
+            abandoned = [thread for thread, task in self._performing.items() if task.run is run]
+            for thread in abandoned:
                 blocked_threads.add(thread)
                 self._threads.discard(thread)
                 del self._performing[thread]
             self._start_threads()
-        return [thread.name for thread in left]
+        return [thread.name for thread in abandoned]
 
     def mark(self, task: _Task, *, in_users_code: bool) -> None:
         """Notes that a task begins or ends to run user code."""
@@ -108,8 +115,8 @@ class _Pool:
             for task in self._take(served):
                 self._performing[self._start(self._perform_one, task)] = task
 
-    def _take(self, served: set) -> list[_Task]:
-        """Removes from the queue, and returns, one waiting task of each run that is not in `served`."""
+    def _take(self, served: set[Hashable]) -> list[_Task]:
+        """Removes from the queue, and returns, a waiting task of each run not in `served`; adds these runs to it."""
         waiting: list[_Task | None] = []
         while True:
             try:
@@ -127,6 +134,7 @@ class _Pool:
         return tasks
 
     def _start(self, target: Callable, *args: object) -> threading.Thread:
+        """Starts a thread. Those beyond `each` are named by the first thread's number and a count, as `worker_4+1`."""
         further = self._started - self._each + 1
         name = (
             f"{self._name}_{self._first + self._started}" if further <= 0 else f"{self._name}_{self._first}+{further}"
@@ -137,6 +145,7 @@ class _Pool:
         return thread
 
     def _serve(self) -> None:
+        """Performs tasks of the queue until the pool is closed or this thread is abandoned."""
         thread = threading.current_thread()
         while (task := self._queue.get()) is not None:
             # Until this thread has the lock, its task still counts as waiting, and this thread as idle: the two cancel
@@ -150,6 +159,7 @@ class _Pool:
             del task
 
     def _perform_one(self, task: _Task) -> None:
+        """Performs a task in a thread beyond `each`, which then ends; another may be needed for a task that waits."""
         self._perform(task)
         with self._lock:
             self._start_threads()
@@ -170,7 +180,7 @@ class _Pool:
 
 
 class _Here(threading.local):
-    """The task that the current thread performs."""
+    """The task that the current thread performs, and its pool; None in threads of no pool."""
 
     pool: _Pool | None = None
     task: _Task | None = None
@@ -233,13 +243,14 @@ class Workers:
         Meanwhile the calling thread handles signals, so that Ctrl-C ends the call.
         """
         answer: queue.SimpleQueue = queue.SimpleQueue()
-        run = object()
+        run, running = object(), 0
         try:
             self.submit(pool, lambda: answer.put(_outcome(function)), run)
+            running = 1
             result, error = _next(answer, stop)
         except BaseException:
             stop.cancel()
-            _wait(answer, 1)
+            _wait(answer, running)  # not for a task that closed workers refused
             self.abandon(run)
             raise
         if error is not None:
@@ -263,7 +274,8 @@ def _close(pools: list[_Pool]) -> None:
         pool.close()
 
 
-def _outcome(function: Callable) -> tuple:
+def _outcome(function: Callable) -> tuple[Any, BaseException | None]:
+    """(result, None) of a call, or (None, the error that it raises)."""
     try:
         return function(), None
     except BaseException as error:
@@ -294,7 +306,7 @@ def dispatch(
     """
     outcomes: queue.SimpleQueue = queue.SimpleQueue()
     run = object()
-    free = [workers.each + ahead] * workers.pools
+    free = [workers.each + ahead] * workers.pools  # for each pool, how many more jobs it takes
     running = started_jobs = 0
 
     def start(pool: int, job: Job) -> None:
@@ -304,9 +316,11 @@ def dispatch(
         workers.submit(pool, task, run)
 
     def free_pool() -> int | None:
-        in_turn = [*range(started_jobs % workers.pools, workers.pools), *range(started_jobs % workers.pools)]
-        first = next((pool for pool in in_turn if free[pool] and is_open(pool)), None)
-        return in_turn[0] if first is None and not running else first
+        """The number of the pool for the next job; None if all are busy or closed, and a job runs."""
+        turn = started_jobs % workers.pools
+        in_turn = [*range(turn, workers.pools), *range(turn)]
+        first_free = next((pool for pool in in_turn if free[pool] and is_open(pool)), None)
+        return in_turn[0] if first_free is None and not running else first_free
 
     try:
         while True:

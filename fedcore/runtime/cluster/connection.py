@@ -29,12 +29,13 @@ def connect(address: str | None, cpus: int) -> Callable[[], object]:
     if ray.is_initialized():
         return lambda: None
     cluster_address = address or os.environ.get("RAY_ADDRESS")
-    local = cluster_address is None
     if cluster_address is not None:
         _check_listens(cluster_address)
-    own: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    settings: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    if cluster_address is None:
+        settings |= {"num_cpus": cpus, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     try:
-        ray.init("local" if local else address, log_to_driver=False, configure_logging=False, **(own if local else {}))
+        ray.init("local" if cluster_address is None else address, **settings)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise FedcoreError(f"fc.runtime.ray: no cluster at {cluster_address}: {error}") from error
     return ray.shutdown
@@ -48,14 +49,14 @@ def _check_listens(address: str) -> None:
     hosts, port = [match[1].strip("[]")], int(match[2])
     with contextlib.suppress(ValueError):  # it is a name
         if ipaddress.ip_address(hosts[0]).is_loopback:
-            hosts.append(ray.util.get_node_ip_address())  # as Ray understands it
+            hosts.append(ray.util.get_node_ip_address())  # Ray takes a loopback address for this one
     until, problem = time.monotonic() + ANSWER_S, ""
     while time.monotonic() < until:
         for host in hosts:
             try:
                 socket.create_connection((host, port), timeout=max(0.1, until - time.monotonic())).close()
                 return
-            except (OSError, OverflowError) as error:
+            except (OSError, OverflowError, UnicodeError) as error:  # the port is too large; it is no name of a host
                 problem = str(error)
         time.sleep(0.2)
     raise FedcoreError(f"fc.runtime.ray: no cluster at {address}: {problem}; fix: start one, or correct the address")

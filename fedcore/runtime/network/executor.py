@@ -44,15 +44,16 @@ MAX_REPLY_BYTES = 2**24
 """The most bytes of a reply, not counting the tensors that a client sends."""
 
 _POLL_S = 0.1
+"""Seconds between two looks whether a site is online."""
+
 MAX_SENT = 4096
 """Number of digests, of plans and arrays, that are remembered for each site."""
-
 
 MAX_RUNS = 256
 """Number of calls whose identifiers are remembered."""
 
 REPLY_BY = 0.95
-"""Fraction of the deadline at which a site tells that a client failed, where the time of the failure tells more."""
+"""Fraction of the deadline at which a site tells that a client failed; the time of the failure may tell of its data."""
 
 
 class SiteRefused(QuotesNoValue):
@@ -142,7 +143,11 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
                 self._sites.wait_online(transcript.names[client], stop)
             return stage.ask(transcript.names[client], message)
 
-        stage.sums = NetworkSums(self.secure, work, transcript, ask, self._pool, report)
+        try:
+            stage.sums = NetworkSums(self.secure, work, transcript, ask, self._pool, report)
+        except BaseException:  # such as Ctrl-C, while the threads of the pool wait for sites
+            stop.cancel()
+            raise
         return stage.sums
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """`fc.runtime.network`: the local runtime with clients at sites of a network."""
 
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 TIMEOUT_S = 600.0
+"""Default deadline of a site's reply."""
 RETRY_WAIT_S = 2.0
+"""Default pause before a request is repeated, in which a site may restart."""
 
 
 def network(
@@ -69,9 +72,11 @@ def network(
 
     _check(exchange)
     policy, timeout_s = client_settings(on_client_failure, client_timeout_s)
-    if timeout_s is None:
+    if timeout_s is None or math.isinf(timeout_s):
         raise FedcoreError("client_timeout_s is a number of seconds, since a site may never reply")
     wait_s = float(real_number("retry_wait_s", retry_wait_s, at_least=0))
+    if isinstance(signatures, str | os.PathLike):
+        raise TypeMismatch(f"signatures is a list of files, not {brief(signatures)}: give [{brief(signatures)}]")
     signed = dict(map(_read_signature, signatures))
     return local(
         server_device,
@@ -89,7 +94,7 @@ def network(
 
 
 def _read_signature(file: str | os.PathLike) -> tuple[str, bytes]:
-    """The digest of a plan and its signature."""
+    """(digest of a plan, its signature), from a file of `fedcore policy sign`."""
     try:
         digest, signature = Path(file).read_text().split()
         return digest, bytes.fromhex(signature)
@@ -100,6 +105,7 @@ def _read_signature(file: str | os.PathLike) -> tuple[str, bytes]:
 
 
 def _check(exchange: Any) -> None:
+    """Raises TypeMismatch if an object lacks a member of `Exchange`."""
     missing = [name for name in ("sites", "is_online", "ask", "close") if not hasattr(exchange, name)]
     if missing:
         raise TypeMismatch(

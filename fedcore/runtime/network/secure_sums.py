@@ -28,6 +28,7 @@ from fedcore.runtime.secure.secure_partials import check_number, traffic
 from fedcore.runtime.secure.settings import PHASES, Masked
 from fedcore.runtime.secure.signed_messages import KEYS, MASKED, SHARES, SURVIVORS, UNMASKING, Directory
 from fedcore.runtime.secure.terms import Terms
+from fedcore.runtime.stopping import Stopped
 
 SHOWN = 3
 """Number of reasons that the error of a session with too few sites lists."""
@@ -35,7 +36,7 @@ SHOWN = 3
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 Ask = Callable[[int, Message], Message]
-"""Asks the site of a client, which gets the plan if it lacks it."""
+"""(client, request) -> reply of the client's site, which gets the plan first if it lacks it."""
 
 
 class NetworkSums:
@@ -46,7 +47,7 @@ class NetworkSums:
       - `take` may be called in several threads.
 
     Args:
-        transcript: what all sites are told.
+        transcript: the facts that all sites are told.
         ask: asks the site of a client.
         pool: the threads in which sites are asked.
     """
@@ -65,39 +66,48 @@ class NetworkSums:
         Raises:
             FedcoreError: the cohort names a site twice.
             SecureSumError: the cohort has one site only, or too few sites have joined.
+            Stopped: the call was stopped.
         """
         names = transcript.names
         check_number(len(names))
         if len({*names}) < len(names):
             raise FedcoreError("a secure sum over a network has each site once; the cohort names one twice")
         self._names = names
-        self._transcript = transcript
         self._facts = {"plan": transcript.plan, "operation": transcript.operation, "run": transcript.run}
         self._ask = ask
         self._pool = pool
         self._report = report
         self._merge = work.merge or ""
         self._leaves = SiteLeaves(work, len(names))
-        self._terms = Terms.of(settings, len(names), tuple(self._leaves.layout))
-        self._lost: dict[int, str] = {}  # by client, why it is not in the sum
+        self._lost: dict[int, str] = {}  # client -> the reason for which it is not in the sum
         self._joined: set[int] = set()  # clients whose masked integers were taken
         self._sent_bytes, self._received_bytes = dict.fromkeys(PHASES, 0), dict.fromkeys(PHASES, 0)
         self._lock = threading.Lock()
-        self._server, self._inbox = self._start()
+        self._server = self._run_keys(Terms.of(settings, len(names), tuple(self._leaves.layout)), transcript)
+        self._inbox = self._run_shares()  # client -> the server's message to it in phase `masked`
 
-    def _start(self) -> tuple[MaskingServer, Mapping[int, bytes]]:
-        """Runs `keys` and `shares`; returns the server of the protocol, and its message to each client that is left."""
+    def _run_keys(self, terms: Terms, transcript: Transcript) -> MaskingServer:
+        """Runs phase `keys`; returns the server of the protocol, which has the clients' keys.
+
+        Args:
+            terms: terms of the session without their context, which the sites' public keys decide.
+        """
         key, clients = Ed25519PrivateKey.generate(), range(len(self._names))
         extra = {"server_key": np.frombuffer(key.public_key().public_bytes_raw(), np.uint8)}
-        replies = self._phase(KEYS, dict.fromkeys(clients, self._terms.packed), extra, self._transcript.facts)
+        replies = self._phase(KEYS, dict.fromkeys(clients, terms.packed), extra, transcript.facts)
         keys = self._public_keys(replies)
-        self._terms = attrs.evolve(self._terms, context=self._transcript.digest(keys))
+        terms = attrs.evolve(terms, context=transcript.digest(keys))
         public = list(map(Ed25519PublicKey.from_public_bytes, keys))
-        server = MaskingServer(self._terms, key, Directory(self._terms.session, public, key.public_key()))
+        server = MaskingServer(terms, key, Directory(terms.session, public, key.public_key()))
         self._take(KEYS, replies, server.take_keys)
+        return server
+
+    def _run_shares(self) -> Mapping[int, bytes]:
+        """Runs phase `shares`; returns the server's message to each client that is left."""
         try:
-            self._take(SHARES, self._phase(SHARES, server.end_keys()), server.take_shares)
-            return server, server.end_shares()
+            replies = self._phase(SHARES, self._server.end_keys())
+            self._take(SHARES, replies, self._server.take_shares)
+            return self._server.end_shares()
         except SecureSumError as error:
             raise SecureSumError(f"{error}{self._reasons()}") from None
 
@@ -107,24 +117,25 @@ class NetworkSums:
         Messages of sites with other lists are refused, since their transcripts differ.
 
         Args:
-            replies: those without a list are removed; their sites are lost.
+            replies: client -> reply in phase `keys`. Replies without a list are removed; their sites are lost.
         Raises:
             SecureSumError: no site has sent its list.
         """
-        size, counted = KEY_BYTES * len(self._names), collections.Counter[bytes]()
+        size, votes = KEY_BYTES * len(self._names), collections.Counter[bytes]()
         for client in sorted(replies):
-            listed = replies[client].arrays.get("peers")
-            if listed is None or listed.nbytes != size:
+            peers = replies[client].arrays.get("peers")
+            if peers is None or peers.nbytes != size:
                 del replies[client]
                 self._lose(client, KEYS, "it sends no list of the sites' public keys")
             else:
-                counted[listed.tobytes()] += 1
-        if not counted:
+                votes[peers.tobytes()] += 1
+        if not votes:
             raise SecureSumError(f"secure sum: no site has joined it{self._reasons()}")
-        ((data, _),) = counted.most_common(1)
-        return [data[i : i + KEY_BYTES] for i in range(0, size, KEY_BYTES)]
+        ((keys, _),) = votes.most_common(1)
+        return [keys[i : i + KEY_BYTES] for i in range(0, size, KEY_BYTES)]
 
     def _reasons(self) -> str:
+        """The end of an error: the first lost sites and why they are lost, a line each."""
         return "".join(f"\n  {self._names[client]} {why}" for client, why in sorted(self._lost.items())[:SHOWN])
 
     def _phase(
@@ -134,12 +145,14 @@ class NetworkSums:
         extra: Mapping[str, np.ndarray] | None = None,
         transcript: Mapping[str, Any] = _NOTHING,
     ) -> dict[int, Message]:
-        """The sites' replies in a phase, asked in parallel; sites that do not reply are lost.
+        """The sites' replies in a phase, by client; sites are asked in parallel, and those that do not reply are lost.
 
         Args:
-            messages: by client the server's message of the protocol.
-            extra: arrays that every site gets.
-            transcript: facts that every site gets.
+            messages: client -> the server's message of the protocol.
+            extra: further arrays that every site gets.
+            transcript: further facts that every site gets.
+        Raises:
+            Stopped: the call was stopped.
         """
 
         def ask(client: int, message: bytes) -> Message | None:
@@ -147,6 +160,8 @@ class NetworkSums:
             facts = {**transcript, **self._facts, "kind": "secure", "phase": PHASES[phase], "index": client}
             try:
                 return self._ask(client, Message(facts, arrays))
+            except Stopped:
+                raise
             except FedcoreError as error:
                 self._lose(client, phase, str(error))
                 return None
@@ -158,7 +173,11 @@ class NetworkSums:
         return {client: reply for client, reply in replies.items() if reply is not None}
 
     def _take(self, phase: int, replies: Mapping[int, Message], take: Callable[[int, bytes], None]) -> None:
-        """Gives the replies' messages to a method of the masking server; a site whose message it refuses is lost."""
+        """Gives the messages in the sites' replies to the masking server; a site whose message it refuses is lost.
+
+        Args:
+            take: the server's method that takes a client's message of this phase.
+        """
         for client, reply in sorted(replies.items()):
             message = reply.arrays["message"].tobytes() if "message" in reply.arrays else b""
             with self._lock:
@@ -169,16 +188,17 @@ class NetworkSums:
                 self._lose(client, phase, str(error))
 
     def _lose(self, client: int, phase: int, why: str) -> None:
-        if phase < SURVIVORS:  # from this phase on, the integers of a site that fails are in the sum already
+        """Notes why a client is not in the sum; from phase `survivors` on it is, though its site fails."""
+        if phase < SURVIVORS:
             self._lost[client] = f"dropped out of the secure sum in phase {PHASES[phase]}: {why}"
 
     def message(self, client: int) -> np.ndarray | None:
-        """The server's message to a client that is to mask its integers; None if it is lost."""
+        """The server's message to a client that is to mask its integers; None if the client is lost."""
         message = self._inbox.get(client)
         return None if message is None else np.frombuffer(message, np.uint8)
 
     def take(self, client: int, reply: Message) -> None:
-        """Adds the masked integers of a client's reply."""
+        """Adds the masked integers of a client's reply; does nothing if a repeated run brings them again."""
         with self._lock:
             if client in self._joined:
                 return
@@ -190,7 +210,7 @@ class NetworkSums:
 
     @property
     def zeros(self) -> Mapping[int, np.ndarray]:
-        """The zeros in the place of the integers, by the number of the leaf; they do not cross."""
+        """The zeros in the place of the integers, which do not cross: number of the leaf -> array."""
         return self._leaves.zeros()
 
     def why_lost(self, client: int) -> str | None:
@@ -206,6 +226,7 @@ class NetworkSums:
 
         Raises:
             SecureSumError: too few clients are left, their shares are wrong, or a site has failed.
+            Stopped: the call was stopped.
         """
         server = self._server
         self._take(SURVIVORS, self._phase(SURVIVORS, server.end_masked()), server.take_acknowledgement)
