@@ -267,7 +267,6 @@ def _plan_options(block_size: Any, vectorize: Any, xla: Any, low_rank: Any) -> d
 BFLOAT16_NOTE = "compute_dtype='bfloat16': the processor has no instructions for products of bfloat16, so it is slower"
 
 
-
 def _is_auto(value: object) -> bool:
     return isinstance(value, str) and value == "auto"
 

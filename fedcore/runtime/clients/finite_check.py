@@ -53,6 +53,7 @@ def is_moderate(floats: tf.Tensor) -> bool:
 
 
 def _is_finite(value: object) -> bool:
+    array: np.ndarray | None
     if isinstance(value, np.ndarray):
         dtype, array = tf.as_dtype(value.dtype), value
     elif isinstance(value, tf.Tensor):

@@ -27,10 +27,10 @@ class Exchange(Protocol):
         """The site's reply.
 
         Args:
-            timeout_s: seconds until the reply has arrived.
+            timeout_s: seconds within which the reply must have arrived.
             stop: is cancelled when the call must end early.
         Raises:
-            NoReply: there is none; it says why.
+            NoReply: there is no reply; the error says why.
             Stopped: `stop` was cancelled.
         """
 
@@ -39,10 +39,10 @@ class Exchange(Protocol):
 
 
 class NoReply(QuotesNoValue):
-    """A site did not reply, so that the network's reason has no value of its data.
+    """A site did not reply. The reason is the network's, so it quotes no value of the site's data.
 
     Args:
-        site: its id.
+        site: id of the site.
         why: `offline`, `ended` while it was asked, `late`, or the network's reason.
     """
 

@@ -32,7 +32,7 @@ from fedcore.runtime.reports.report import Report
 from fedcore.runtime.secure.settings import PHASES, Masked
 from fedcore.runtime.stopping import Stop
 from fedcore.site_value import SiteValue
-from fedcore.types import leaves
+from fedcore.types import Type, leaves
 
 if TYPE_CHECKING:
     from fedcore.runtime.network.secure_sums import NetworkSums
@@ -162,7 +162,12 @@ def _is_at_sites(values: ClientValues) -> bool:
 
 
 class _Sites:
-    """An `fc.runtime.SliceExecutor`: a slice is a client, which its site runs."""
+    """An `fc.runtime.SliceExecutor` whose slices have one client each, which its site computes.
+
+    Attributes:
+        stages: id of a `ClientWork` in progress -> its stage.
+        runs: report of a call -> the identifier of the call, which sites see and all stages of the call share.
+    """
 
     name = "network"
 
@@ -174,9 +179,8 @@ class _Sites:
         self.retry_wait_s = retry_wait_s
         self.signatures = dict(signatures)
         self.stages: dict[int, _Stage] = {}
-        self._own = environment()
         self.runs: IdentityCache[str] = IdentityCache(MAX_RUNS)
-        """Report of a call -> the identifier of the call, which sites see and all stages of the call share."""
+        self._environment = environment()
         self._sent: LruEntries[tuple[str, str], bool] = LruEntries(MAX_SENT * max(1, len(exchange.sites)))
 
     def prepare(self, work: ClientWork, report: Report, stop: Stop) -> Callable[[ClientSlice], SliceResult]:
@@ -190,9 +194,9 @@ class _Sites:
         """The site's reply.
 
         Args:
-            max_bytes: of the reply.
+            max_bytes: the most bytes that the reply may have.
         Raises:
-            NoReply: there is none.
+            NoReply: the site does not reply.
             SiteRefused: the site's policy has a rule against the request.
             SiteFailed: the client's work failed.
             MalformedMessage: the reply is no message.
@@ -208,7 +212,7 @@ class _Sites:
         if reply.facts["kind"] == "refused":
             raise SiteRefused(f"{site} declined: rule {reply.name('rule')}: {reply.remark('why')}")
         if reply.facts["kind"] == "failed":
-            if "error" in reply.facts:  # it is about the request
+            if "error" in reply.facts:  # an error of the request quotes nothing of the client's data
                 raise SiteFailed(f"{site}: {reply.remark('error')}")
             raise SiteFailed(f"{site} failed: its log says why, under number {reply.number('number')}")
         return reply
@@ -217,7 +221,7 @@ class _Sites:
         """Waits for a site that is offline, at most `retry_wait_s`.
 
         Args:
-            least_s: seconds to wait for a site that is online.
+            least_s: seconds to wait for a site that is online, such as one that has just failed.
         """
         began = time.monotonic()
         limit_s = least_s if self.exchange.is_online(site) else self.retry_wait_s
@@ -227,21 +231,30 @@ class _Sites:
                 return
 
     def has(self, site: str, digest: str) -> bool:
-        """Whether the site has been sent the plan or the array, as far as is known."""
+        """Whether the site was sent a plan or an array, as far as this process remembers."""
         return bool(self._sent.find((site, digest), False))
 
     def note_sent(self, site: str, digest: str) -> None:
         self._sent.put((site, digest), True)
 
     def differences(self, site: str, reply: Message) -> str | None:
-        """The properties of a site's process that may change bits; None if there are none."""
-        properties = reply.fact("environment", dict)
-        differing = differences({name: remark(str(properties.get(name))) for name in self._own}, self._own)
+        """A note on the properties of a site's process that may change bits; None if it has those of this process.
+
+        Args:
+            reply: reply to a plan, which tells the properties.
+        """
+        properties, own = reply.fact("environment", dict), self._environment
+        differing = differences({name: remark(str(properties.get(name))) for name in own}, own)
         return f"{site} differs: {'; '.join(differing)}" if differing else None
 
 
 class _Stage:
-    """One client stage in progress."""
+    """One client stage in progress at the sites.
+
+    Attributes:
+        facts: the facts of every request: digest of the plan, name of the operation, identifier of the call.
+        sums: the secure sums of the stage; None if sites send their values unmasked.
+    """
 
     def __init__(self, sites: _Sites, work: ClientWork, report: Report, stop: Stop) -> None:
         self._sites = sites
@@ -251,20 +264,19 @@ class _Stage:
         run = sites.runs.get("run", [report], lambda: uuid.uuid4().hex)
         self.facts = {"plan": work.digest, "operation": work.operation, "run": run}
         self.sums: NetworkSums | None = None
-        self._tried: set[int] = set()
-        stage = work.module.function(work.stage)
-        first = 0 if work.zero is None else 1
-        self._arrays: dict[str, np.ndarray] = {}
-        for number, value in enumerate(work.broadcasts):
-            self._arrays |= to_arrays(value, stage.parameters[first + number].type, f"b{number}.")
+        self._stage = ClientStageOf(work)
+        self._tried: set[int] = set()  # clients whose site was asked before
+        self._broadcasts: dict[str, np.ndarray] = {}
+        for number, (value, type_) in enumerate(zip(work.broadcasts, self._stage.broadcast_types, strict=True)):
+            self._broadcasts |= to_arrays(value, type_, f"b{number}.")
 
     @functools.cached_property
     def _digests(self) -> dict[str, str]:
-        """The digests of arrays that a later round may send again."""
-        return {name: array_digest(a) for name, a in self._arrays.items() if a.nbytes >= SMALL_BYTES}
+        """Name -> digest, of the broadcast arrays that sites keep, since a later round may send them again."""
+        return {name: array_digest(a) for name, a in self._broadcasts.items() if a.nbytes >= SMALL_BYTES}
 
     def run(self, clients: ClientSlice) -> SliceResult:
-        """The result of a client."""
+        """The result of the only client of a slice, from its site."""
         (index,) = clients.present
         (client,) = clients.values
         site, client_arrays = self.site_of(client), self._client_arrays(client)
@@ -286,13 +298,13 @@ class _Stage:
         keeps = self._work.keeps or self._work.zero is None
         kept_values = {index: SiteValue(site, self._kept_name(index, reply))} if keeps else {}
         bits = {index: self._bits(reply)} if self._work.measured else {}
-        partial = self._partial(reply)
+        sent_value = self._sent_value(reply)
         if self.sums is not None:
             self.sums.take(index, reply)
-        return SliceResult(partial, kept_values, bits, place=site)
+        return SliceResult(sent_value, kept_values, bits, place=site)
 
     def _bits(self, reply: Message) -> np.ndarray:
-        """The sizes of what the client sends where types leave them open, int64 [measured]; zeros under masks."""
+        """The sizes in bits of the values of `ClientWork.measured`, int64 [measured]; zeros under masks."""
         count = self._work.client_stage.measured_count
         if self.sums is not None:
             return np.zeros(count, np.int64)
@@ -301,19 +313,27 @@ class _Stage:
             raise MalformedMessage("a reply lacks the sizes of what was sent")
         return bits
 
-    def _partial(self, reply: Message) -> Any:
-        """The value that the client sends: its partial where masks hide it; None if the stage has no fold."""
-        stage = ClientStageOf(self._work)
-        type_ = stage.sent_type if self.sums is None else stage.partial_type
+    @property
+    def _sent_type(self) -> Type | None:
+        """The type of the value that a client sends: its partial where masks hide it; None if the stage has no fold."""
+        return self._stage.sent_type if self.sums is None else self._stage.partial_type
+
+    def _sent_value(self, reply: Message) -> Any:
+        """The value of `_sent_type` in a reply. Under masks it has zeros in the place of the masked integers."""
+        type_ = self._sent_type
         if type_ is None:
             return None
         if self.sums is None:
-            return from_arrays(reply.arrays, type_, "p", stage.sent_ranges, self._work.table_rows)
+            return from_arrays(reply.arrays, type_, "p", self._stage.sent_ranges, self._work.table_rows)
         zeros = {f"p{number}": array for number, array in self.sums.zeros.items()}
         return from_arrays({**reply.arrays, **zeros}, type_, "p")
 
-    def site_of(self, client: Any) -> str:
-        """The site of a client; values that this process has, such as a first state, travel with the request."""
+    def site_of(self, client: tuple) -> str:
+        """The site at which a client's values are; other values of the client may be in this process.
+
+        Raises:
+            TypeMismatch: the values are at no site, or at several.
+        """
         sites = {value.site for value in client if isinstance(value, SiteValue)}
         if len(sites) != 1:
             raise TypeMismatch(
@@ -343,17 +363,21 @@ class _Stage:
             round=self._report.round,
             names=tuple(self.site_of(client) for client in clients),
             seed=seed_commitment(self.facts["run"], int(self._work.seed)),
-            broadcasts={**{name: array_digest(a) for name, a in self._arrays.items()}, **self._digests},
+            broadcasts={**{name: array_digest(a) for name, a in self._broadcasts.items()}, **self._digests},
             server_values=server_values,
             sources=tuple(map(self._sources, clients)),
         )
 
     def _sources(self, client: tuple) -> Sources:
-        """Where the values come from that the stage takes of a client; a counted client has others beside them."""
-        values = client[: len(self._work.numbers)]
+        """Where the values come from that the stage takes of a client."""
         return tuple(
-            ValueSource(v.source, v.path) if isinstance(v, SiteValue) else ValueSource(SERVER_VALUE) for v in values
+            ValueSource(v.source, v.path) if isinstance(v, SiteValue) else ValueSource(SERVER_VALUE)
+            for v in self._values(client)
         )
+
+    def _values(self, client: tuple) -> tuple:
+        """The values that the stage takes of a client: none if the client is only counted, see `run`."""
+        return client[: len(self._work.numbers)]
 
     def _kept_name(self, index: int, reply: Message) -> str:
         """The name of the value that the stage leaves at the client's site."""
@@ -361,18 +385,19 @@ class _Stage:
         return str(KeptName.parse(f"{self._work.operation}/{self.facts['run']}/{index}/{digest}"))
 
     def _client_arrays(self, client: tuple) -> dict[str, np.ndarray]:
-        """The arrays of the client's values that this process has."""
-        parameters = self._work.module.function(self._work.stage).parameters
-        values = client[: len(self._work.numbers)]
-        types = [p.type for p in parameters[len(parameters) - len(values) :]]
+        """The arrays of the client's values that this process has, such as a first state; they travel in requests."""
         arrays: dict[str, np.ndarray] = {}
-        for number, (value, type_) in enumerate(zip(values, types, strict=True)):
+        for number, (value, type_) in enumerate(zip(self._values(client), self._stage.value_types, strict=True)):
             if value is not None and not isinstance(value, SiteValue):  # None: the client was dropped
                 arrays |= to_arrays(value, type_, f"v{number}.")
         return arrays
 
     def _answer(self, site: str, index: int, sources: list, client_arrays: dict[str, np.ndarray]) -> Message:
-        """The site's result; what the site lacks is sent to it."""
+        """The site's result of a client. Broadcast arrays that the site lacks travel with the request.
+
+        Args:
+            sources: for each value of the client the fact of its source.
+        """
         missing = {name for name, digest in self._digests.items() if not self._sites.has(site, digest)}
         reply = self._ask(site, index, sources, client_arrays, missing)
         if reply.facts["kind"] == "missing":
@@ -389,10 +414,10 @@ class _Stage:
         """The site's reply to a run.
 
         Args:
-            missing: names of the arrays with a digest that travel.
+            missing: names of the arrays in `_digests` that the site lacks. Arrays without a digest always travel.
         """
         work, digests = self._work, self._digests
-        arrays = {name: a for name, a in self._arrays.items() if name in missing or name not in digests}
+        arrays = {name: a for name, a in self._broadcasts.items() if name in missing or name not in digests}
         facts = {
             **self.facts,
             "kind": "run",
@@ -407,19 +432,20 @@ class _Stage:
 
     @functools.cached_property
     def _max_reply_bytes(self) -> int:
-        """Size of the largest reply to a run: masked integers may take more bytes than they have in the plan."""
-        stage = ClientStageOf(self._work)
-        sent_type = stage.sent_type if self.sums is None else stage.partial_type
-        tensors = [] if sent_type is None else [leaf for _, leaf in leaves(sent_type)]
+        """Size of the largest reply to a run.
+
+        Three times the bytes of the values have room: masked integers may take more bytes than they have in the plan.
+        """
+        tensors = [] if self._sent_type is None else [leaf for _, leaf in leaves(self._sent_type)]
         bits = [getattr(leaf, "size_bits", None) for leaf in tensors]
         if None in bits:
             return MAX_MESSAGE_BYTES
         return MAX_REPLY_BYTES + 3 * sum(size for size in bits if size is not None) // 8
 
     def ask(self, site: str, message: Message, max_bytes: int = MAX_REPLY_BYTES) -> Message:
-        """The reply of a site, which is sent the plan first if it has not been.
+        """The reply of a site, which gets the plan before its first request.
 
-        A site that has restarted, or whose policy has changed, has the plan no more; it gets it again.
+        A site that has restarted, or whose policy has changed, lacks the plan, and gets it again.
 
         Args, Raises: as for `_Sites.ask`.
         """
@@ -432,12 +458,13 @@ class _Stage:
         return reply
 
     def _send_plan(self, site: str) -> None:
+        """Sends a site the plan with its signature; the report gets a note if the site's process may differ in bits."""
         arrays = {"bundle": np.frombuffer(to_bytes(self._work.module, has_sources=False), np.uint8)}
         signature = self._sites.signatures.get(self._work.digest)
         if signature is not None:
             arrays["signature"] = np.frombuffer(signature, np.uint8)
         names = {key: list(names) for key, names in self._work.module.element_names.items()}
-        is_short = len(str(names)) < MAX_FACTS_BYTES // 4
+        is_short = len(str(names)) < MAX_FACTS_BYTES // 4  # names are for people, so a site does without long ones
         facts = {"kind": "plan", "plan": self._work.digest, "element_names": names if is_short else {}}
         reply = self._sites.ask(site, Message(facts, arrays), self._stop)
         self._sites.note_sent(site, self._work.digest)

@@ -5,10 +5,11 @@ A table of which a client changes few rows (`crosses_in_rows`) is two arrays whe
     p3.rows   int32 [r]         the numbers of the rows with a bit that is not 0, in order
     p3        float32 [r, m]    these rows
 
-A reader sees which rows the client has changed, as it does in the whole table; the size of a message tells their number
-to those who see it pass. What masks hide crosses whole.
+A reader sees which rows the client has changed, as it does in the whole table. The size of a message tells the number
+of these rows to those who see it pass. Tables that masks hide cross whole.
 """
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,22 +30,22 @@ _NUMPY = {"bool", "float16", "float32", "float64", "int8", "int16", "int32", "in
 MAX_RANK = 8
 """The highest rank of a tensor of texts, whose shape is an array of the message."""
 
-_PARTS_OF_TEXTS = ".ends", ".shape"
-"""Suffixes of the arrays beside the array of bytes; see `_texts`."""
+_PARTS_OF_TEXTS = _ENDS, _SHAPE = ".ends", ".shape"
+"""Suffixes of the names of the arrays that texts have beside the array of bytes; see `_texts`."""
 
 _ROWS = ".rows"
-"""Suffix of the array with the numbers of the rows."""
+"""Suffix of the name of the array with the numbers of a table's rows."""
 
 CHUNK = 1 << 16
-"""Integers whose bits are packed at once; a multiple of 8, so that their bits fill whole bytes."""
+"""Number of integers whose bits are packed at once; a multiple of 8, so that their bits fill whole bytes."""
 
 
 def array_names(type_: Type, prefix: str) -> set[str]:
-    """The names of the arrays of a value of a type."""
+    """The names of the arrays that `to_arrays` gives for a value that crosses whole."""
     names = set[str]()
     for number, (_, leaf) in enumerate(leaves(type_)):
         is_text = isinstance(leaf, TensorType) and leaf.dtype.name == "str"
-        names |= {f"{prefix}{number}{part}" for part in (("", *_PARTS_OF_TEXTS) if is_text else ("",))}
+        names |= {f"{prefix}{number}{suffix}" for suffix in (("", *_PARTS_OF_TEXTS) if is_text else ("",))}
     return names
 
 
@@ -54,9 +55,9 @@ def to_arrays(
     """The arrays of a nested tuple of tensors, named by a prefix and the number of the leaf.
 
     Args:
-        ranges: of the integers of each leaf, as of a `Sent`: they cross in the bits of their range. Default: no leaf
-            has one.
-        table_rows: of the stage that computes the value, as of `crosses_in_rows`; 0 for values that cross whole.
+        ranges: for each leaf the text of the range of its integers (see `SecureRange.parse`), in whose bits they cross.
+            Default: no leaf has a range.
+        table_rows: `ClientWork.table_rows` of the stage that computes the value; 0 for values that cross whole.
     Raises:
         FedcoreError: a leaf is a sequence, which does not cross, or its integers are not in their range.
     """
@@ -68,8 +69,8 @@ def to_arrays(
         if leaf_type.dtype.name == "str":
             texts = [t if isinstance(t, bytes) else str(t).encode() for t in array.reshape(-1).tolist()]
             arrays[name] = np.frombuffer(b"".join(texts), np.uint8)
-            arrays[f"{name}.ends"] = np.cumsum([len(t) for t in texts], dtype=np.int64)
-            arrays[f"{name}.shape"] = np.array(array.shape, np.int64)
+            arrays[f"{name}{_ENDS}"] = np.cumsum([len(t) for t in texts], dtype=np.int64)
+            arrays[f"{name}{_SHAPE}"] = np.array(array.shape, np.int64)
         elif leaf_type.dtype.name == "code":
             arrays[name] = _used_bytes(array)
         elif (range_ := _narrow_range(leaf_type, ranges, number)) is not None:
@@ -121,21 +122,26 @@ def _from_stored(arrays: Mapping[str, np.ndarray], name: str, type_: TensorType)
     """
     stored, dtype = arrays[name], type_.dtype
     if dtype.name == "str":
-        return _texts(stored, arrays.get(f"{name}.ends"), arrays.get(f"{name}.shape"))
+        return _texts(stored, arrays.get(f"{name}{_ENDS}"), arrays.get(f"{name}{_SHAPE}"))
     if dtype.name == "code":
         return _codes(stored, type_)
-    wants = dtype.numpy
-    if wants.name in _NUMPY and stored.dtype == wants:
-        if wants.name == "bool" and stored.size and stored.view(np.uint8).max() > 1:
+    numpy_dtype = dtype.numpy
+    if numpy_dtype.name in _NUMPY and stored.dtype == numpy_dtype:
+        if numpy_dtype.name == "bool" and stored.size and stored.view(np.uint8).max() > 1:
             raise MalformedMessage("a message has an array of bool with other bytes than 0 and 1")
         return stored
-    if stored.dtype == np.uint8 and wants.name not in _NUMPY and stored.shape[-1:] == (wants.itemsize,):
-        return np.ascontiguousarray(stored).view(wants).reshape(stored.shape[:-1])
+    if stored.dtype == np.uint8 and numpy_dtype.name not in _NUMPY and stored.shape[-1:] == (numpy_dtype.itemsize,):
+        return np.ascontiguousarray(stored).view(numpy_dtype).reshape(stored.shape[:-1])
     raise MalformedMessage(f"a message has an array of dtype {stored.dtype}, but its type is {type_}")
 
 
 def _narrow_range(type_: TensorType, ranges: Sequence[str], number: int) -> SecureRange | None:
-    """The range of a leaf whose integers take fewer bits than their dtype."""
+    """The range of a leaf if its integers take fewer bits than their dtype; None for other leaves.
+
+    Args:
+        ranges: as for `to_arrays`.
+        number: number of the leaf.
+    """
     if not ranges or ranges[number] == OPEN:
         return None
     range_, dtype = SecureRange.parse(ranges[number]), type_.dtype.numpy
@@ -143,18 +149,24 @@ def _narrow_range(type_: TensorType, ranges: Sequence[str], number: int) -> Secu
 
 
 def _fewer_rows(table: np.ndarray, type_: TensorType) -> np.ndarray | None:
-    """The numbers of the rows that a table crosses in; None if it is smaller whole, or is not of its type."""
+    """The numbers of the rows in which a table crosses, int32; None if the table is smaller whole.
+
+    None also for an array that is not of the type, which the reader refuses.
+    """
     if table.shape != type_.shape or table.dtype != np.float32:
         return None
-    rows = np.flatnonzero(np.ascontiguousarray(table).view(np.int32).any(axis=1))  # -0.0 has a bit
+    rows = np.flatnonzero(np.ascontiguousarray(table).view(np.int32).any(axis=1))  # as integers, since -0.0 has a bit
     return rows.astype(np.int32) if len(rows) * row_bits(type_) < (type_.size_bits or 0) else None
 
 
 def _from_rows(values: np.ndarray, rows: np.ndarray, type_: TensorType) -> np.ndarray:
-    """The table with the given rows.
+    """The table of these rows, float32 [n, m], with zeros in the other rows.
 
+    Args:
+        values: float32 [r, m].
+        rows: int32 [r]: the numbers of the rows, in order.
     Raises:
-        MalformedMessage: they are no rows of the type.
+        MalformedMessage: they are no rows of a table of the type.
     """
     count, width = sizes = [size or 0 for size in type_.sizes]
     if rows.dtype != np.int32 or rows.ndim != 1 or values.dtype != np.float32 or values.shape != (len(rows), width):
@@ -203,17 +215,22 @@ def _unpacked(data: np.ndarray, type_: TensorType, range_: SecureRange) -> np.nd
 
 
 def _used_bytes(codes: np.ndarray) -> np.ndarray:
-    """The bytes of codes without those behind their ends, one code after another.
+    """The used bytes of codes, one code after another: uint8 [bytes].
 
     Args:
-        codes: uint8 [..., n]: the number of bits (int32), then room for them.
+        codes: uint8 [..., n]: each row is the number of a code's bits (int32), and then room for the bits.
     """
     rows = codes.reshape(-1, codes.shape[-1])
     return np.concatenate([np.zeros(0, np.uint8), *(row[: _code_size(row[:4], len(row))] for row in rows)])
 
 
 def _code_size(head: np.ndarray, room: int) -> int:
-    """Number of bytes of a code, with its head of 4 bytes, at most its room."""
+    """Number of used bytes of a code, those of its head included.
+
+    Args:
+        head: uint8 [4]: the number of bits.
+        room: most bytes of the code; a head that says more is of a wrong code.
+    """
     bits = int.from_bytes(head.tobytes(), "little", signed=True)
     return min(4 + (max(bits, 0) + 7) // 8, room)
 
@@ -224,7 +241,7 @@ def _codes(data: np.ndarray, type_: TensorType) -> np.ndarray:
     Raises:
         MalformedMessage: the bytes are no such codes.
     """
-    sizes = [size or 0 for size in type_.shape or ()]  # of codes, types give all sizes
+    sizes = [size or 0 for size in type_.shape or ()]  # a type of codes leaves no size open
     if data.dtype != np.uint8 or data.ndim != 1 or not sizes or sizes[-1] < 4:
         raise MalformedMessage(f"a message has an array of dtype {data.dtype}, but its type is {type_}")
     codes, start = np.zeros(sizes, np.uint8), 0
@@ -264,13 +281,15 @@ def _texts(data: np.ndarray, ends: np.ndarray | None, shape: np.ndarray | None) 
         raise MalformedMessage("a message has texts whose ends do not fit")
     assert ends is not None
     assert shape is not None
-    raw, starts = data.tobytes(), [0, *ends[:-1].tolist()]
+    all_bytes, bounds = data.tobytes(), [0, *ends.tolist()]
     texts = np.empty(len(ends), object)
-    texts[:] = [raw[start:end] for start, end in zip(starts, ends.tolist(), strict=False)]
+    texts[:] = [all_bytes[start:end] for start, end in itertools.pairwise(bounds)]
     return texts.reshape(shape.tolist())
 
 
-def _fits(shape: Sequence[int], wants: Sequence[int | None] | None) -> bool:
-    return wants is None or (
-        len(shape) == len(wants) and all(w is None or w == d for d, w in zip(shape, wants, strict=True))
+def _fits(shape: Sequence[int], wanted: Sequence[int | None] | None) -> bool:
+    """Whether a shape is that of a type, which may leave sizes or the rank open."""
+    return wanted is None or (
+        len(shape) == len(wanted)
+        and all(want is None or want == have for have, want in zip(shape, wanted, strict=True))
     )

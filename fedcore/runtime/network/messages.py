@@ -18,21 +18,21 @@ from fedcore.errors import FedcoreError, printable, shorten
 
 MAX_MESSAGE_BYTES = 2**31 - 1
 MAX_HEADER_BYTES = 2**22
-"""Of the names, dtypes and shapes of a message's arrays."""
+"""The most bytes of the names, dtypes and shapes of a message's arrays."""
 
 MAX_FACTS_BYTES = 2**20
 MAX_ARRAYS = 2**15
 MAX_NAME = 200
-"""Characters of an operation, a site, a rule or a kind."""
+"""The most characters of the name of an operation, a site, a rule or a kind."""
 
 MAX_REMARK = 1000
-"""Characters of a text for people, such as the reason of a refusal. A longer one is cut."""
+"""Characters of a text for people, such as the reason of a refusal, that are read."""
 
 MAX_REMARKS = 64
 """Number of remarks of a reply that are read."""
 
 MAX_INDEX = 2**31 - 1
-_FACTS = "facts"
+_FACTS = "facts"  # name of the array that has the JSON of the facts
 _HEX = re.compile(r"(?:[0-9a-f]{32}){1,2}")
 
 
@@ -45,14 +45,15 @@ class Message:
     """A request to a site, or its reply.
 
     Args:
-        facts: JSON; `kind` says what it is.
-        arrays: of the dtypes that safetensors has.
+        facts: values that JSON can write, by name; the fact `kind` names the kind of the message.
+        arrays: arrays of dtypes that safetensors has, by name.
     """
 
     facts: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray] = attrs.field(factory=dict)
 
     def to_bytes(self) -> bytes:
+        """The payload, whose facts are an array of their own."""
         facts = np.frombuffer(json.dumps(self.facts, separators=(",", ":")).encode(), np.uint8)
         arrays = {name: np.asarray(array, order="C") for name, array in self.arrays.items()}
         return safetensors.numpy.save({_FACTS: facts, **arrays})
@@ -65,6 +66,7 @@ class Message:
             MalformedMessage: it is none, or is larger than a bound.
         """
         _check_size("a payload", len(data), min(max_bytes, MAX_MESSAGE_BYTES))
+        # A file of safetensors begins with the size of its header.
         _check_size("the header of a payload", int.from_bytes(data[:8], "little"), MAX_HEADER_BYTES)
         try:
             arrays = safetensors.numpy.load(bytes(data))
@@ -91,7 +93,7 @@ class Message:
         return self.arrays[name].tobytes()
 
     def fact(self, name: str, kind: type) -> Any:
-        """A fact of a type.
+        """A fact, whose value has the type `kind`.
 
         Raises:
             MalformedMessage: the message lacks it.
@@ -116,7 +118,7 @@ class Message:
         """A fact that is a list of names.
 
         Args:
-            most: number of names.
+            most: the largest number of names.
         Raises:
             MalformedMessage: the message has no such list.
         """
@@ -126,10 +128,10 @@ class Message:
         return values
 
     def name_lists(self, name: str) -> dict[str, tuple[str, ...]]:
-        """A fact that has lists of names by name; empty if the message lacks it.
+        """A fact that maps names to lists of names; empty if the message lacks it.
 
         Raises:
-            MalformedMessage: it is none.
+            MalformedMessage: it is no such fact.
         """
         lists = self.facts.get(name, {})
         if not isinstance(lists, dict) or not all(
@@ -180,6 +182,7 @@ class Message:
         return [remark(value) for value in values]
 
     def _lacks(self, name: str, what: str) -> MalformedMessage:
+        """The error of a fact or array that is missing or not as it should be, `what` in words."""
         return MalformedMessage(f"a message of kind {remark(self.facts['kind'])!r} has no {name} of type {what}")
 
 

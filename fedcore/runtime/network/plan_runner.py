@@ -21,13 +21,13 @@ from fedcore.types import StructType, Type
 
 @attrs.frozen
 class ClientStageOf:
-    """A client stage of a plan, and the types of its operands.
+    """A client stage of a plan, divided into the part of a client and that of the server.
 
     A client sends the values that cross by the plan, and the server adds them (`ClientSums`). Where a secure sum masks
-    its partial, it sends that partial.
+    the client's partial, the client sends that partial.
 
     Args:
-        work: the stage without values.
+        work: the stage, with or without values.
     """
 
     work: ClientWork
@@ -42,7 +42,7 @@ class ClientStageOf:
         return cls(client_work(plan, operation))
 
     @property
-    def _parameters(self) -> list:
+    def _parameters(self) -> list[Type]:
         """The types of the stage's parameters behind the partial: the broadcasts, then the client's values."""
         stage = self.work.module.function(self.work.stage)
         return [p.type for p in stage.parameters[0 if self.work.zero is None else 1 :]]
@@ -56,37 +56,37 @@ class ClientStageOf:
 
     @property
     def sent_type(self) -> StructType | None:
-        """The type of what a client sends where nothing is masked; None if the stage has no fold."""
+        """The type of the values that a client sends where nothing is masked; None if the stage has no fold."""
         return None if self.work.zero is None else self.cut.sent
 
     @property
     def sent_ranges(self) -> tuple[str, ...]:
-        """The ranges of the leaves of `sent_type`."""
+        """For each leaf of `sent_type` the range of its integers, see `to_arrays`."""
         return () if self.work.zero is None else self.cut.ranges
 
     @property
     def kept_type(self) -> Any:
-        """The type of the value that the stage leaves for its client; None if it leaves none."""
+        """The type of the value that the stage leaves at its client; None if it leaves none."""
         return self.work.client_stage.kept_type
 
     @property
-    def broadcast_types(self) -> list:
+    def broadcast_types(self) -> list[Type]:
         return self._parameters[: len(self._parameters) - len(self.work.numbers)]
 
     @property
-    def value_types(self) -> list:
-        """The types of the client's values."""
+    def value_types(self) -> list[Type]:
+        """The types of the client's values, one for each cohort."""
         return self._parameters[len(self._parameters) - len(self.work.numbers) :]
 
     @property
     def cut(self) -> StageCut:
-        """The two parts of a stage with a fold."""
+        """The two parts of a stage with a fold, as functions of a module."""
         module, operation = self.work.module, self.work.operation
         return module.fact(f"cut of {operation}", lambda plan: cut_stage(plan, operation))
 
     @property
     def sending(self) -> ClientWork:
-        """The client's part: a stage that keeps <sent=…[,kept=…]>."""
+        """The client's part: a stage that returns (sent value, or sent value and kept value) for its client."""
         cut, work = self.cut, self.work
         return attrs.evolve(
             work,
@@ -128,25 +128,25 @@ def run_client(
     report: Report,
     stop: Stop,
 ) -> SliceResult:
-    """The result of one client. Its `partial` is what the client sends, of type `sent_type`.
+    """The result of one client. Its `partial` is the value of `sent_type` that the client sends.
 
     Args:
         broadcasts: nested tuples of tensors.
         values: the client's values, as `prepare` gives them.
-        masked: the result's `partial` is the partial of the stage.
-        seed: the call's.
-        index: the client's, in its call.
+        masked: the client sends its partial, so that the result's `partial` is that of the stage.
+        seed: seed of the call.
+        index: index of the client in the call.
     """
-    cuts = stage.work.zero is not None and not masked
-    work = attrs.evolve(stage.sending if cuts else stage.work, broadcasts=tuple(broadcasts), seed=seed)
-    drawn = work.drawn(index, tuple(values))
+    runs_sending = stage.work.zero is not None and not masked
+    work = attrs.evolve(stage.sending if runs_sending else stage.work, broadcasts=tuple(broadcasts), seed=seed)
+    client = work.drawn(index, tuple(values))
     run = executor.prepare(work, report, stop)
-    result = run(ClientSlice(index, work.block, (drawn,)))
+    result = run(ClientSlice(index, work.block, (client,)))
     bits = {i: np.asarray(b, np.int64) for i, b in result.sent_bits.items()}
-    if not cuts:
+    if not runs_sending:
         return attrs.evolve(result, sent_bits=bits)
-    own: Any = result.kept[index]
-    sent, *kept = own
+    sent_and_kept: Any = result.kept[index]  # see `ClientStageOf.sending`
+    sent, *kept = sent_and_kept
     return SliceResult(sent, {index: kept[0]} if kept else {}, bits)
 
 
@@ -174,11 +174,12 @@ class ClientSums:
         self._lock = threading.Lock()
 
     def add(self, index: int, sent: Any, height: int = 0) -> None:
-        """Adds what a client sends; ABSENT for a client that is left out.
+        """Adds the value that a client sends.
 
         Args:
-            index: the client's.
-            height: always 0, a client's; `MergeTree.add` takes other heights.
+            index: index of the client.
+            sent: ABSENT if the client is left out.
+            height: always 0, as a client is a leaf; the parameter is that of `MergeTree.add`.
         """
         number = index // self._block
         with self._lock:
@@ -190,17 +191,22 @@ class ClientSums:
         self._tree.add(number, self._partial(number, clients))
 
     is_merged = False
-    """`result` may have to fold a block."""
+    """As of `MergeTree`. Never True, since `result` may have to fold the last block."""
 
     def result(self) -> Any:
-        """The partial of all clients, the last of whose blocks may have fewer."""
+        """The partial of all clients. The last block may have fewer clients than the others."""
         for number, clients in sorted(self._blocks.items()):
             self._tree.add(number, self._partial(number, clients))
         self._blocks.clear()
         return self._tree.result()
 
     def _partial(self, number: int, clients: dict[int, Any]) -> Any:
-        """The partial of a block; ABSENT if all its clients are left out."""
+        """The partial of a block; ABSENT if all its clients are left out.
+
+        Args:
+            number: number of the block.
+            clients: client's index -> the value that it sent, or ABSENT.
+        """
         if all(sent is ABSENT for sent in clients.values()):
             return ABSENT
         first = number * self._block

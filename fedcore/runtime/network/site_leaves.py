@@ -13,11 +13,13 @@ from fedcore.runtime.secure.masks import Segment, Vector
 from fedcore.runtime.secure.secure_partials import SecureLeaves
 
 CHECK = Segment(1, 1 << 64)
-"""Its sum is 0, or uniform where a site has failed: whether one has, and not how many."""
+"""The last segment, a zero of each site. Its sum is 0, or uniform if one or more sites have failed."""
 
 
 class SiteLeaves(SecureLeaves):
-    """The secure leaves of a stage's partial, and behind them a zero. A site that has failed spoils the whole sum.
+    """The secure leaves of a stage's partial, and behind them the zero of `CHECK`.
+
+    A site that has failed spoils the whole sum, see `MaskedClient.mask`.
 
     Args:
         clients: number of clients of the sum.

@@ -14,7 +14,7 @@ import attrs
 from fedcore.runtime.network.messages import MalformedMessage, Message
 
 DATA, HELD_OUT, SERVER_VALUE = NAMED_SOURCES = "data", "held out", "server"
-"""Sources of a client value beside a `KeptName`: the site's data, the rows that it holds out of these, the server."""
+"""Sources of a client value beside a `KeptName`: the site's data, the rows that the site holds out, the server."""
 
 MAX_PATH = 64
 """Steps to an element of a value."""
@@ -27,9 +27,9 @@ class KeptName:
     """The name of a value that a client stage has left at its site.
 
     Args:
-        operation, run, index: of the stage, the call, and the client in the call. With the digest of the plan, which
-            the site knows itself, they determine the value.
-        provenance: digest of what the stage read, except for the site's data, see `provenance`.
+        operation, run, index: the plan's operation that ran the stage, the identifier of the call, and the index of the
+            client in the call. With the digest of the plan, which the site knows itself, they determine the value.
+        provenance: digest of all that the stage read except for the site's data, see `provenance`.
     """
 
     operation: str
@@ -42,10 +42,10 @@ class KeptName:
 
     @classmethod
     def parse(cls, text: str) -> "KeptName":
-        """The name that a text denotes.
+        """The inverse of `str`.
 
         Raises:
-            MalformedMessage: it is none.
+            MalformedMessage: the text is no such name.
         """
         match = _KEPT.fullmatch(text)
         if match is None:
@@ -67,10 +67,10 @@ class ValueSource:
 
     @classmethod
     def parse(cls, fact: Any) -> "ValueSource":
-        """The source that a fact of a request denotes.
+        """The inverse of the property `fact`.
 
         Raises:
-            MalformedMessage: it is none.
+            MalformedMessage: the fact is no source.
         """
         is_pair = isinstance(fact, list) and len(fact) == 2 and isinstance(fact[0], str) and isinstance(fact[1], list)
         if not is_pair or len(fact[1]) > MAX_PATH or not all(type(i) is int and 0 <= i < 2**31 for i in fact[1]):
@@ -79,11 +79,14 @@ class ValueSource:
 
     @property
     def fact(self) -> list:
+        """The source as a fact of a request: [name, path]."""
         return [self.name, list(self.path)]
 
     @property
     def kind(self) -> tuple:
-        """Equal for clients that compute with equal values, or each with values of its own that have one provenance."""
+        """A key for sources of equal rank in a sum: equal for two clients that take the same value of the server, or
+        each its own data, or each a value that it kept of one provenance.
+        """
         if self.name in NAMED_SOURCES:
             return self.name, self.path
         name = KeptName.parse(self.name)
@@ -95,24 +98,30 @@ Sources = tuple[ValueSource, ...]
 
 
 def parse_sources(fact: Any) -> Sources:
-    """Raises MalformedMessage if a fact lists no sources."""
+    """The sources that a fact of a request lists.
+
+    Raises:
+        MalformedMessage: it lists none.
+    """
     if not isinstance(fact, list):
         raise MalformedMessage("the sources of a client's values are a list")
     return tuple(map(ValueSource.parse, fact))
 
 
 def seed_commitment(run: str, seed: int) -> str:
-    """The digest of a call's seed."""
+    """The digest of a call's seed, by which a site checks that it runs with the seed of its transcript."""
     return hashlib.sha256(f"fedcore call seed {run} {seed}".encode()).hexdigest()
 
 
 def provenance(
     plan: str, operation: str, run: str, seed: int, arrays: Mapping[str, str], sources: Sequence[ValueSource]
 ) -> str:
-    """The digest of what a client stage read, except for the site's data: equal for clients that were told the same.
+    """The digest of all that a client stage read except for the site's data: equal for clients that were told the same.
 
     Args:
-        arrays: by name the digest of each array that the stage reads.
+        plan: digest of the plan.
+        arrays: name -> digest of each array that the stage reads.
+        sources: sources of the client's values.
     """
     read = [plan, operation, run, seed_commitment(run, seed), dict(arrays), [list(s.kind) for s in sources]]
     return hashlib.sha256(b"fedcore provenance" + _canonical(read)).hexdigest()
@@ -130,9 +139,9 @@ class Transcript:
         round: of the learning process; None outside of one.
         names: the sites, in the order of the clients.
         seed: `seed_commitment` of the call's seed.
-        broadcasts: by name the digest of each array that all clients get.
-        server_values: by name the digest of each array of values that the server gives clients, such as first states.
-        sources: for each client where its values come from.
+        broadcasts: name -> digest of each array that all clients get.
+        server_values: name -> digest of each array of values that the server gives clients, such as first states.
+        sources: for each client the sources of its values.
     """
 
     plan: str
@@ -162,25 +171,25 @@ class Transcript:
 
     @classmethod
     def of(cls, request: Message) -> "Transcript":
-        """The transcript that a request tells.
+        """The transcript in the facts of a request.
 
         Raises:
-            MalformedMessage: it tells none.
+            MalformedMessage: the facts are none of a transcript.
         """
         plan, operation, run = request.digest("plan"), request.name("operation"), request.digest("run")
         seed = request.digest("seed")
         names, sources = request.fact("names", list), request.fact("sources", list)
         broadcasts, server_values = request.fact("broadcasts", dict), request.fact("server_values", dict)
-        number = request.facts.get("round")
+        round_number = request.facts.get("round")
         if (
             not all(isinstance(name, str) for name in names)
             or len(sources) != len(names)
             or not all(isinstance(digest, str) for digest in (*broadcasts.values(), *server_values.values()))
-            or not (number is None or type(number) is int)
+            or not (round_number is None or type(round_number) is int)
         ):
             raise MalformedMessage("a request of a secure sum does not say who takes part with what")
         clients = tuple(map(parse_sources, sources))
-        return cls(plan, operation, run, number, tuple(names), seed, broadcasts, server_values, clients)
+        return cls(plan, operation, run, round_number, tuple(names), seed, broadcasts, server_values, clients)
 
     def digest(self, keys: Sequence[bytes]) -> bytes:
         """The digest of the transcript.
@@ -192,14 +201,14 @@ class Transcript:
         return hashlib.sha256(b"fedcore transcript" + _canonical(content)).digest()
 
     def alike(self, index: int) -> int:
-        """The number of clients that compute with values from the same sources as a client, itself among them.
+        """The number of clients whose values have sources of the same kinds as those of client `index`, it included.
 
-        Contributions of the others may be known to a server that has chosen their values.
+        A server may know the contributions of all other clients, since it may have chosen their values.
         """
-        own = [source.kind for source in self.sources[index]]
-        return sum([source.kind for source in client] == own for client in self.sources)
+        kinds = [source.kind for source in self.sources[index]]
+        return sum([source.kind for source in client] == kinds for client in self.sources)
 
 
 def _canonical(value: Any) -> bytes:
-    """One text for equal values, and other texts for others."""
+    """A text for hashing: one text for equal values, different texts for different ones."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

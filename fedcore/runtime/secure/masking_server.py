@@ -1,4 +1,4 @@
-"""The server of a session. In it `c` and `o` are the indices of a client and of another one, its neighbour."""
+"""The server of a session."""
 
 import threading
 from collections.abc import Container
@@ -123,7 +123,8 @@ class MaskingServer:
         self._end(KEYS, len(self._keys))
         self._neighbours = neighbours.graph(list(self._keys), self._terms.degree)
         return {
-            c: self._signer.message(KEYS, join_entries([self._keys[o] for o in n])) for c, n in self._neighbours.items()
+            client: self._signer.message(KEYS, join_entries([self._keys[other] for other in neighbours_of_client]))
+            for client, neighbours_of_client in self._neighbours.items()
         }
 
     def take_shares(self, client: int, message: bytes) -> None:
@@ -135,8 +136,8 @@ class MaskingServer:
         self._expect(client, SHARES, self._neighbours, self._sealed)
         body = self._directory.body(message, SHARES, client)
         sealed = {
-            int.from_bytes(e[:4], "little"): bytes(e[4:])
-            for e in entries(body[_COMMITMENT_BYTES:], SEALED_BYTES, "sealed shares")
+            int.from_bytes(entry[:4], "little"): bytes(entry[4:])
+            for entry in entries(body[_COMMITMENT_BYTES:], SEALED_BYTES, "sealed shares")
         }
         if list(sealed) != self._neighbours[client]:
             raise MessageRefused(f"client {client} seals shares for others than its neighbours")
@@ -146,15 +147,11 @@ class MaskingServer:
     def end_shares(self) -> Messages:
         """For each client the shares that its neighbours sealed for it."""
         self._end(SHARES, len(self._sealed))
-        return {
-            c: self._signer.message(
-                SHARES,
-                join_entries(
-                    [o.to_bytes(4, "little") + self._sealed[o][c] for o in self._neighbours[c] if o in self._sealed]
-                ),
-            )
-            for c in self._sealed
-        }
+        messages = {}
+        for client in self._sealed:
+            shares = [other.to_bytes(4, "little") + self._sealed[other][client] for other in self._partners(client)]
+            messages[client] = self._signer.message(SHARES, join_entries(shares))
+        return messages
 
     def take_masked(self, client: int, message: bytes) -> None:
         """Adds a masked vector. Raises MessageRefused if the message holds none."""
@@ -193,37 +190,36 @@ class MaskingServer:
     def end_survivors(self) -> Messages:
         """For each client that acknowledged the survivors, the acknowledgements that its neighbours signed."""
         self._end(SURVIVORS, len(self._acknowledgements))
-        return {
-            c: self._signer.message(
-                SURVIVORS,
-                join_entries([self._acknowledgements[o] for o in self._partners(c) if o in self._acknowledgements]),
-            )
-            for c in self._acknowledgements
-        }
+        messages = {}
+        for client in self._acknowledgements:
+            partners = [other for other in self._partners(client) if other in self._acknowledgements]
+            acknowledgements = join_entries([self._acknowledgements[other] for other in partners])
+            messages[client] = self._signer.message(SURVIVORS, acknowledgements)
+        return messages
 
     def _partners(self, client: int) -> list[int]:
         """The neighbours with whom the client shares a mask: those that sealed shares."""
-        return [o for o in self._neighbours[client] if o in self._sealed]
+        return [other for other in self._neighbours[client] if other in self._sealed]
 
     def take_unmasking(self, client: int, message: bytes) -> None:
         """Takes the shares with which the server removes masks from the sum.
 
-        For each client with which it shares a mask, and for itself, the client gives a share of the seed if that
-        client's vector arrived, else a share of its private key.
+        For each partner and for itself, the client gives a share of the owner's seed if the owner's vector arrived,
+        else a share of the owner's private key.
 
         Raises:
             MessageRefused: it gives other shares.
         """
         self._expect(client, UNMASKING, self._acknowledgements, self._unmasking)
-        shares = [
-            GIVEN.unpack(e) for e in entries(self._directory.body(message, UNMASKING, client), GIVEN.size, "shares")
-        ]
-        expected = [(o, ARRIVED if o in self._arrived else DROPPED) for o in (*self._partners(client), client)]
-        if [(o, kind) for o, kind, _ in shares] != expected or not all(shamir.is_share(s) for _, _, s in shares):
+        body = self._directory.body(message, UNMASKING, client)
+        given = [GIVEN.unpack(entry) for entry in entries(body, GIVEN.size, "shares")]
+        owners = (*self._partners(client), client)
+        expected = [(owner, ARRIVED if owner in self._arrived else DROPPED) for owner in owners]
+        if [(owner, kind) for owner, kind, _ in given] != expected or not all(shamir.is_share(s) for _, _, s in given):
             raise MessageRefused(f"client {client} gives other shares than it was asked for")
         self._unmasking.add(client)
-        for other, _, share in shares:
-            self._shares.setdefault(other, {})[client + 1] = share  # client i holds the share at the point i + 1
+        for owner, _, share in given:
+            self._shares.setdefault(owner, {})[client + 1] = share  # client i holds the share at the point i + 1
 
     def result(self) -> Vector:
         """The sum of the vectors that arrived.
@@ -239,11 +235,11 @@ class MaskingServer:
             masks.add_mask(self._sum, own_mask_key(self._terms.session, seed), self._terms.layout, negative=True)
         for client in sorted(self._sealed.keys() - self._arrived):
             self._remove_masks_of(client)
-        return [s.reduce(array) for s, array in zip(self._terms.layout, self._sum, strict=True)]
+        return [segment.reduce(array) for segment, array in zip(self._terms.layout, self._sum, strict=True)]
 
     def _remove_masks_of(self, client: int) -> None:
         """Removes the masks that a client that dropped out shares with clients whose vectors arrived."""
-        partners = [o for o in self._partners(client) if o in self._arrived]
+        partners = [other for other in self._partners(client) if other in self._arrived]
         if not partners:
             return
         key = private_key(self._secret(client, "private key"), self._masking_key(client))
@@ -251,6 +247,7 @@ class MaskingServer:
             raise SecureSumError(f"secure sum: the shares of client {client}'s private key are wrong")
         for other in partners:
             shared = shared_mask_key(self._terms.session, key, self._masking_key(other), (client, other))
+            # The partner subtracted the mask if its index is greater, see `MaskedClient.mask`.
             masks.add_mask(self._sum, shared, self._terms.layout, negative=other < client)
 
     def _public_keys(self, client: int) -> bytes:
@@ -261,12 +258,12 @@ class MaskingServer:
         return self._public_keys(client)[KEY_BYTES:]
 
     def _secret(self, client: int, what: str) -> bytes:
-        """The secret of a client, joined from the shares that others gave.
+        """The secret of a client, joined from its shares: its seed if its vector arrived, else its private key.
 
         Args:
             what: "seed" or "private key", for errors.
         Raises:
-            SecureSumError: there are too few shares, or they do not fit each other.
+            SecureSumError: there are too few shares, or no secret has them.
         """
         shares, threshold = self._shares.get(client, {}), self._terms.threshold
         if len(shares) < threshold:

@@ -49,7 +49,7 @@ class Session:
         directory = Directory(self.terms.session, [k.public_key() for k in keys], server_key.public_key())
         self._clients = {i: MaskedClient(i, self.terms, key, directory) for i, key in enumerate(keys)}
         self._server = MaskingServer(self.terms, server_key, directory)
-        self._inbox: Messages = dict.fromkeys(self._clients, self.terms.packed)
+        self._inbox: Messages = dict.fromkeys(self._clients, self.terms.packed)  # client -> the server's next message
         self._waiting: set[int] = set()  # the clients whose integers may still come
 
     def start(self) -> None:
@@ -108,25 +108,25 @@ class Session:
         the sum already.
 
         Args:
-            answer: the client's answer to a message.
-            take: gives the server the answer of a client.
+            answer: the client's method of the phase, from the server's message to the client's.
+            take: the server's method that takes the client's message.
         """
         try:
             request = self._carry(phase, client, self._inbox[client], False)
             if request is None:
                 raise MessageRefused("the server's message was lost")
-            answered = self._carry(phase, client, answer(request), True)
-            if answered is None:
+            reply = self._carry(phase, client, answer(request), True)
+            if reply is None:
                 raise MessageRefused("its message was lost")
-            take(client, answered)
+            take(client, reply)
         except MessageRefused as error:
-            if phase < SURVIVORS:  # the integers of the others are in the sum
+            if phase < SURVIVORS:  # from this phase on, the client's integers are in the sum
                 self.lost[client] = f"dropped out of the secure sum in phase {PHASES[phase]}: {error}"
                 self._clients.pop(client, None)
 
     def _carry(self, phase: int, client: int, message: bytes, to_server: bool) -> bytes | None:
         """Counts the bytes of a message, and sends it over the channel; None if the channel loses it."""
-        counted = self.sent_bytes if to_server else self.received_bytes
+        phase_bytes = self.sent_bytes if to_server else self.received_bytes
         with self._lock:
-            counted[PHASES[phase]] += len(message)
+            phase_bytes[PHASES[phase]] += len(message)
         return self._channel(message, PHASES[phase], client, to_server)

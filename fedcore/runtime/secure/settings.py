@@ -16,6 +16,7 @@ Channel = Callable[[bytes, str, int, bool], bytes | None]
 
 
 def _as_sent(message: bytes, phase: str, client: int, to_server: bool) -> bytes:
+    """The channel that neither loses nor alters messages."""
     return message
 
 
@@ -24,6 +25,7 @@ class Masked:
     """The settings of `masked()`.
 
     Args:
+        degree, threshold: the arguments of `masked`.
         channel: carries the messages; `fc.testing.faults.lossy` gives one that loses and alters messages.
     """
 

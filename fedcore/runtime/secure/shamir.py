@@ -8,11 +8,11 @@ PRIME = 2**256 + 297
 """The least prime above 2**256, so that 32 bytes are one element."""
 
 SECRET_BYTES = 32
-SHARE_BYTES = 33
+SHARE_BYTES = 33  # of a number below PRIME
 
 
 def split(secret: bytes, threshold: int, points: Sequence[int]) -> dict[int, bytes]:
-    """A share of the secret for each point; `threshold` of them determine it, and fewer say nothing about it.
+    """Point -> share of the secret; `threshold` shares determine the secret, and fewer say nothing about it.
 
     Args:
         secret: 32 bytes.
@@ -27,17 +27,18 @@ def split(secret: bytes, threshold: int, points: Sequence[int]) -> dict[int, byt
 def _value(coefficients: list[int], x: int) -> int:
     """The polynomial's value; the coefficient of the highest power comes first."""
     total = 0
-    for c in coefficients:
-        total = (total * x + c) % PRIME
+    for coefficient in coefficients:
+        total = (total * x + coefficient) % PRIME
     return total
 
 
 def is_share(data: bytes) -> bool:
+    """Whether bytes are an element of the field."""
     return len(data) == SHARE_BYTES and int.from_bytes(data, "little") < PRIME
 
 
 def join(shares: Mapping[int, bytes], threshold: int) -> bytes | None:
-    """The secret that shares of at least `threshold` points determine; None if no secret has these shares."""
+    """The secret of which `shares` (point -> share) has at least `threshold`; None if no secret has these shares."""
     points = tuple(sorted(shares))[:threshold]
     factors = _factors(points)
     total = sum(f * int.from_bytes(shares[x], "little") for f, x in zip(factors, points, strict=True)) % PRIME
@@ -46,13 +47,13 @@ def join(shares: Mapping[int, bytes], threshold: int) -> bytes | None:
 
 @functools.lru_cache(maxsize=512)
 def _factors(points: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange's factors of the points at 0."""
+    """For each point the factor of its share in Lagrange's interpolation at 0."""
     factors = []
     for x in points:
-        above, below = 1, 1
+        numerator, denominator = 1, 1
         for other in points:
             if other != x:
-                above = above * other % PRIME
-                below = below * (other - x) % PRIME
-        factors.append(above * pow(below, -1, PRIME) % PRIME)
+                numerator = numerator * other % PRIME
+                denominator = denominator * (other - x) % PRIME
+        factors.append(numerator * pow(denominator, -1, PRIME) % PRIME)
     return tuple(factors)

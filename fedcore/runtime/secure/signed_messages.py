@@ -17,11 +17,13 @@ from fedcore.errors import SecureSumError
 from fedcore.runtime.secure.settings import PHASES
 
 KEYS, SHARES, MASKED, SURVIVORS, UNMASKING = range(5)
+"""The numbers of the phases, in the order of `PHASES`."""
+
 SERVER = 2**32 - 1
 """The sender of the server's messages; clients send as their index."""
 
 _MAGIC = b"fcs2"
-_HEAD = struct.Struct("<4sB16sI")
+_HEAD = struct.Struct("<4sB16sI")  # fixed word, phase, first bytes of the session, sender
 _SESSION_BYTES = 16
 _SIGNATURE_BYTES = 64
 OVERHEAD_BYTES = _HEAD.size + _SIGNATURE_BYTES
@@ -38,6 +40,7 @@ class Signer:
 
     Args:
         sender: index of the client, or SERVER.
+        session: identifier of the session, see `Terms.session`.
     """
 
     sender: int
@@ -52,10 +55,12 @@ class Signer:
 
 @attrs.frozen
 class Directory:
-    """The public keys by which all parties check signatures.
+    """The public keys by which all parties of a session check signatures.
 
     Args:
+        session: identifier of the session.
         clients: for each client its key.
+        server: the server's key.
     """
 
     session: bytes
@@ -85,7 +90,7 @@ class Directory:
 
 
 def _signed(text: bytes | memoryview, session: bytes) -> bytes:
-    """The digest that is signed."""
+    """The digest that is signed: of a message without its signature, and the whole identifier of the session."""
     digest = hashlib.sha256(text)
     digest.update(session)
     return digest.digest()
@@ -103,8 +108,11 @@ def sender_of(message: bytes) -> int:
 
 
 def entries(body: memoryview, size: int, what: str) -> list[memoryview]:
-    """The entries of a body: their number, then entries of one size.
+    """The entries of a body, which has their number in 4 bytes, and then the entries of one size.
 
+    Args:
+        size: bytes of an entry.
+        what: the plural name of the entries, for errors.
     Raises:
         MessageRefused: the body is shorter or longer.
     """

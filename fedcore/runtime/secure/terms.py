@@ -18,10 +18,11 @@ class Terms:
 
     Args:
         clients: number of clients that were invited; they have the indices from 0.
-        degree, threshold: of the graph of neighbours.
-        layout: of the clients' vectors.
+        degree: neighbours of a client in the graph.
+        threshold: shares that determine a secret.
+        layout: layout of the clients' vectors.
         nonce: random bytes, so that no two sessions have one identifier.
-        context: digest of what the parties were told of the sum beside the terms, which each computes itself. All keys
+        context: digest of further facts of the sum, such as a `Transcript`, which each party computes itself. All keys
             of masks are derived from it.
     """
 
@@ -34,9 +35,10 @@ class Terms:
 
     @property
     def fair(self) -> bool:
-        """Whether the two secrets of a client need the shares of more holders than it has.
+        """Whether a client's holders have too few shares for both of its secrets, since each gives one share only.
 
-        Its holders are the client and at most `degree` neighbours, half of a sparse graph's on either side of the ring.
+        The holders are the client and at most `degree` neighbours, in a sparse graph half of them on either side of the
+        ring.
         """
         sparse = 0 < self.degree < self.clients - 1 and self.degree % 2 == 0
         complete = 0 < self.degree == self.clients - 1
@@ -50,13 +52,13 @@ class Terms:
             degree = min(settings.degree, clients - 1)
             degree += degree % 2 if degree < clients - 1 else 0  # a ring has as many neighbours on both sides
             threshold = neighbours.complete_threshold(degree + 1) if degree == clients - 1 else (degree + 1) // 2 + 1
-        if settings.threshold is not None:
+        if settings.threshold is not None:  # within the bounds of `fair`, though fewer clients have come
             threshold = min(max(settings.threshold, (degree + 1) // 2 + 1), degree + 1)
         return cls(clients, degree, threshold, tuple(layout))
 
     @functools.cached_property
     def packed(self) -> bytes:
-        """The terms as the server sends them."""
+        """The terms as the server sends them, without the context."""
         packed = struct.pack("<3I", self.clients, self.degree, self.threshold) + self.nonce
         for segment in self.layout:
             packed += struct.pack("<Q", segment.length) + segment.modulus.to_bytes(9, "little")
@@ -66,6 +68,6 @@ class Terms:
     def session(self) -> bytes:
         """The identifier of the session: the digest of its terms and context.
 
-        Parties with others refuse its messages, and derive other keys. Decision 0300.
+        Parties with other terms or another context refuse its messages, and derive other keys. Decision 0300.
         """
         return hashlib.sha256(self.packed + self.context).digest()
