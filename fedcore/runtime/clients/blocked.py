@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from fedcore.errors import FedcoreError
 
 MAX_BLOCKED = 32
-"""Number of blocked threads in a process from which calls refuse to run user code that may block."""
+"""Number of blocked threads in a process from which on calls refuse to run user code that may block."""
 
 SHOWN = 3
 """Number of thread names that a message lists."""
 
 
 class BlockedThreads:
-    """Threads that still read clients' data although their calls have ended.
+    """Threads that still run user code, such as code that reads clients' data, although their calls have ended.
 
     Guarantees:
       - A thread counts from the moment when its call abandons it until its code returns.
@@ -24,7 +24,7 @@ class BlockedThreads:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._read: dict[threading.Thread, tuple[object, ...]] = {}
+        self._read: dict[threading.Thread, tuple[object, ...]] = {}  # the values that each blocked thread reads
 
     def add(self, thread: threading.Thread, read: Iterable = ()) -> None:
         """Counts a thread as blocked.
@@ -64,9 +64,10 @@ class BlockedThreads:
         if not names:
             return ""
         listing = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
-        many = len(names) > 1
+        is_plural = len(names) > 1
         return (
-            f"{len(names)} thread{'s' * many} of calls that were stopped or came too late still run{'s' * (not many)} "
+            f"{len(names)} thread{'s' * is_plural} of calls that were stopped or came too late still "
+            f"run{'s' * (not is_plural)} "
             f"({listing}), such as code that waits for a client's data"
         )
 

@@ -1,8 +1,11 @@
-"""The operands of a client stage's graph calls: the executable for a slice, and the slice's tensors on a device.
+"""Makes the graph calls of a client stage: the executable for a slice, and the slice's tensors on a device.
 
-A stage that is vectorised computes its clients in groups, a loop that keeps kernels low-rank in groups of one client.
-Any other loop has its partial as a variable. A client that no graph computes together with others, such as one whose
-graph has effects, has an executable of its own layouts.
+| a stage | its call of a slice |
+|---|---|
+| is vectorised | computes clients in groups, side by side |
+| loops, and keeps kernels low-rank | computes clients in groups of one client |
+| loops otherwise | computes clients in a loop, whose partial is a variable |
+| has a graph that computes no clients together, such as one with effects | is one of each client, by its own layouts |
 """
 
 import functools
@@ -35,7 +38,7 @@ class Call:
 
     Args:
         function: the executable.
-        tensors: of the clients: its operands behind the broadcasts.
+        tensors: the operands behind the broadcasts: seeds, positions and data of the clients.
         schedule: how the clients are computed in groups; None if they are not.
     """
 
@@ -61,7 +64,7 @@ class StageCalls:
 
         Args:
             assumes: the executable may assume that clients' work is finite, see `Realized.assumes_finite`.
-            most_lanes: clients of a group, or of a loop at once, where they are fewer than the plan's.
+            most_lanes: the most clients of a group, or of a loop at once, if they are fewer than the plan's.
         """
         work = self.work
         if work.is_vectorised:
@@ -82,10 +85,11 @@ class StageCalls:
         return Call(function, self.device.put([clients.seeds(work.seed), *tensors]))
 
     def by_client(self, clients: ClientSlice, *, batched: bool) -> Iterator[tuple[ClientSlice, Call]]:
-        """For each client of a block the slice that holds it alone, and its call.
+        """(slice with one client only, call that adds it to a partial) for each client of a block.
 
         Args:
-            batched: by the batching rules of the stage, if it has them, with the bits of the block's clients together.
+            batched: calls have the bits of `together`, by the stage's batching rules if it has them. Otherwise clients
+                run by executables of their own layouts.
         """
         is_vectorised = batched and self.work.is_vectorised
         steps = self._low_rank_steps(clients) if batched and not is_vectorised else None
@@ -113,6 +117,7 @@ class StageCalls:
         return self._packed_alone(clients, streams=False)
 
     def _packed_alone(self, clients: ClientSlice, *, streams: bool) -> Call:
+        """As `_alone`. Raises NotStreamed if `streams`, and the stage does not read its sequences as streams."""
         work = self.work
         (client,), seeds = clients.values, clients.seeds(work.seed)
         values = zip(work.numbers, client, strict=True)
@@ -135,7 +140,7 @@ class StageCalls:
         """The call that computes the clients of a block in groups of one client, with low-rank kernels.
 
         Args:
-            steps: of all clients of the block.
+            steps: steps of all clients of the block, also if `clients` has only one of them.
             parallel: clients that are computed at once.
             alone: the executable adds the only client to a partial.
         """
@@ -146,14 +151,15 @@ class StageCalls:
         return Call(function, self.device.put([clients.seeds(self.work.seed), lane_of, *tensors]), steps)
 
     def _stack(self, clients: ClientSlice) -> tuple[tuple, list]:
-        """The layouts and tensors of `pack_for_loop`."""
+        """(layouts, tensors) of the clients' values, see `pack_for_loop`."""
         seeds, cache = clients.seeds(self.work.seed), self.device.packed
         with tf.device(self.device.device):  # packed tensors that the device caches stay there
             return pack_for_loop(clients.leaves, seeds, self._leaf_numbers, cache=cache)
 
     @property
     def _leaf_numbers(self) -> list[int]:
-        return [n for leaf_numbers in self.work.numbers for n in leaf_numbers]
+        """For each leaf of a client's values its number among the leaves of the call's arguments."""
+        return [number for cohort_numbers in self.work.numbers for number in cohort_numbers]
 
     def _vectorised(
         self, clients: ClientSlice, *, assumes: bool = False, most_lanes: int | None = None, alone: bool = False
@@ -161,14 +167,15 @@ class StageCalls:
         """The call that computes the clients of a slice side by side.
 
         Args:
+            assumes, most_lanes: as for `together`.
             alone: the executable adds the only client to a partial.
         """
         rules = self.work.schedule_rules
         if alone:
             rules = attrs.evolve(rules, width=LEAST_WIDTH, one_step_width=0, takes_products=False)
         elif most_lanes is not None:
-            wide = min(rules.one_step_width, most_lanes)
-            rules = attrs.evolve(rules, width=min(rules.width, most_lanes), one_step_width=wide)
+            one_step_width = min(rules.one_step_width, most_lanes)
+            rules = attrs.evolve(rules, width=min(rules.width, most_lanes), one_step_width=one_step_width)
         schedule, tensors = self._pack(clients, rules)
         return Call(self._grouped(clients, schedule.layout, assumes=assumes, alone=alone), tensors, schedule)
 
@@ -184,6 +191,7 @@ class StageCalls:
         """The executable that computes the clients of a slice in groups.
 
         Args:
+            layout: layout of the packed clients.
             assumes, alone: as for `_vectorised`.
             parallel: groups that are computed at once. Default: see `ClientGroups`.
         """
@@ -198,7 +206,11 @@ class StageCalls:
         return self._executable(("groups", layout, clients.places, assumes, parallel, alone), realize)
 
     def _executable(self, form: tuple, realize: Callable[[], Realized]) -> Realized:
-        """The executable of the stage in a form: kept, or built by `realize`."""
+        """The executable of the stage, from the cache, or built by `realize`; its regions are recorded then.
+
+        Args:
+            form: all that the executable depends on beside the stage.
+        """
 
         def build() -> Realized:
             with self.report.span("build", self.work.stage) as facts:
@@ -217,19 +229,19 @@ class StageCalls:
         """The packed clients on the device. A recording gets the schedule's text with the span of the packing."""
         device, ends = self.device, [clients.present[0], clients.present[-1]]
         with self.report.span("pack", self.work.stage, device=device.device, clients=ends) as facts:
-            seeds, numbers = clients.seeds(self.work.seed), self._leaf_numbers
             with tf.device(device.device):  # packed tensors that the device caches stay there
                 schedule, tensors = pack_clients(
                     clients.leaves,
                     clients.positions,
-                    seeds,
-                    numbers,
+                    clients.seeds(self.work.seed),
+                    self._leaf_numbers,
                     rules,
                     capacity=clients.places,
                     cache=device.packed,
                 )
-            nothing = [np.zeros(0, np.float32)] if schedule.layout.takes_products else []
-            tensors = device.put([*tensors, *nothing])
+            # The place of the products of the clients' data, which `DeviceStage` fills in.
+            products = [np.zeros(0, np.float32)] if schedule.layout.takes_products else []
+            tensors = device.put([*tensors, *products])
             if facts is not None:
                 facts["schedule"] = schedule.text(clients.first)
         return schedule, tensors

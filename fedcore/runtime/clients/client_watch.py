@@ -31,7 +31,7 @@ from fedcore.runtime.clients.debugger import open_debugger
 from fedcore.scalars import python_scalar
 
 MAX_RECORDED_BYTES = 256 * 2**20
-"""The most bytes of arrays that one call records; values behind them are recorded without their arrays."""
+"""The most bytes of arrays that one call records; later values are recorded without their arrays."""
 
 
 @attrs.frozen
@@ -39,10 +39,10 @@ class ClientPlace:
     """Where a client's work is computed.
 
     Args:
-        round: of the learning process; None in a call without a state that has one.
-        stage: of the plan.
-        index: of the client in the call.
-        client_id: None if the cohort tells no ids.
+        round: round of the learning process; None in other calls.
+        stage: name of the plan's stage.
+        index: index of the client in the call.
+        client_id: id of the client; None if the cohort has no ids.
     """
 
     round: int | None
@@ -62,13 +62,13 @@ class WatchedValue:
     Args:
         place: the client.
         step: number of the batch, from 0; None outside of the loop over batches.
-        operation: that computed it.
-        name: of the operation in the user's code, such as `sequential/dense/MatMul`.
-        location: the user's line, `train.py:34`; empty if it is not known.
-        type: such as `float32[20,10]`.
-        value: the array; None if `MAX_RECORDED_BYTES` were recorded before.
+        operation: kind of the operation that computed the value, such as `MatMul`.
+        name: name of the operation in the user's code, such as `sequential/dense/MatMul`.
+        location: the user's line, such as `train.py:34`; empty if it is not known.
+        type: type of the array, such as `float32[20,10]`.
+        value: the array; None if the call had recorded `MAX_RECORDED_BYTES` before.
         norm: the Euclidean norm; None for values that are no numbers.
-        not_finite: the number of its entries that are NaN or infinite.
+        not_finite: number of the array's entries that are NaN or infinite.
     """
 
     place: ClientPlace
@@ -82,7 +82,7 @@ class WatchedValue:
     not_finite: int
 
     def figures(self) -> dict[str, Any]:
-        """The fields for the recording of a call; `entries` is a text with the first and last entries of the array."""
+        """The fields as values that JSON can write. `entries` is a text of the array's first and last entries."""
         entries = "" if self.value is None else _format(self.value)
         return {
             "round": self.place.round,
@@ -131,7 +131,7 @@ class ClientRecorder:
 
     def note(self, place: ClientPlace, value: ClientValue) -> None:
         array = value.value
-        with self._lock:  # else two threads may both find room for the last bytes; which value comes first is open
+        with self._lock:  # else two threads may both find room for the last bytes
             self._bytes += array.nbytes
             recorded = array if self._bytes <= MAX_RECORDED_BYTES else None
             location = "" if value.source.location is None else str(value.source.location)
@@ -152,10 +152,10 @@ class ClientRecorder:
 
 
 class NumericsCheck:
-    """Raises for the first operation of a client that makes a value that is not finite from values that are.
+    """Raises ExecutionError for the first operation of a client whose result is not finite, though its operands are.
 
     Args:
-        allows_infinities: only NaN counts.
+        allows_infinities: only NaN counts as not finite.
     """
 
     def __init__(self, *, allows_infinities: bool = False) -> None:
@@ -226,7 +226,7 @@ def round_of(arguments: Collection[Any]) -> int | None:
 
 
 Span = Callable[..., contextlib.AbstractContextManager]
-"""`Report.span`."""
+"""The type of `Report.span`."""
 
 
 class WatchedStage:
@@ -237,10 +237,11 @@ class WatchedStage:
         self._watch = watch
         self._round = round_number
         self._span = span
+        # For each graph the numbers of its breakpoints as texts; "" is a print.
         numbers = [breakpoint_numbers(g.prints) for g in work.module.graphs if g.prints is not None]
-        self._prints = any("" in each for each in numbers)
-        places = (breakpoint_of(int(number)) for each in numbers for number in each if number)
-        self._breakpoints = [place for place in places if place is not None]
+        self._prints = any("" in graph_numbers for graph_numbers in numbers)
+        breakpoints = (breakpoint_of(int(n)) for graph_numbers in numbers for n in graph_numbers if n)
+        self._breakpoints = [each for each in breakpoints if each is not None]
 
     @property
     def is_needed(self) -> bool:
@@ -268,12 +269,13 @@ class WatchedStage:
 
 
 class _Printer:
-    """Prints what one client prints, and opens the debugger where it stops."""
+    """Prints the lines of one client's prints, and opens the debugger at the breakpoints where the client stops."""
 
     def __init__(self, place: ClientPlace) -> None:
         self._place = place
         self._lines: list[str] = []
-        self._values: dict[str, list[tf.Tensor]] = collections.defaultdict(list)  # by the number of a breakpoint
+        # Number of a breakpoint -> its values so far; they come one by one.
+        self._values: dict[str, list[tf.Tensor]] = collections.defaultdict(list)
 
     def write(self) -> None:
         """Writes all lines in one call, so that they do not mix with the lines of clients in other threads."""
@@ -281,7 +283,7 @@ class _Printer:
         self._lines.clear()
 
     def show(self, printed: Printed) -> None:
-        """Adds a line; or collects a value of a breakpoint, and after its last one opens the debugger if it stops."""
+        """Adds the line of a print. Collects a breakpoint's values; after the last, opens the debugger if it stops."""
         if not printed.breakpoint_number:
             self._lines.append(_line(self._place, printed))
             return
@@ -330,4 +332,4 @@ def _count_not_finite(array: np.ndarray) -> int:
 
 def _format(array: np.ndarray) -> str:
     """The first and last entries of an array, in one line."""
-    return f"{np.array2string(array, threshold=6, edgeitems=2, precision=6)}".replace("\n", "")
+    return np.array2string(array, threshold=6, edgeitems=2, precision=6).replace("\n", "")

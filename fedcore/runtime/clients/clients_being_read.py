@@ -1,4 +1,4 @@
-"""The clients whose data calls wait for now, so that a client that hangs is named without a deadline."""
+"""The clients whose data calls wait for at the moment. So a client that hangs is named, without a deadline."""
 
 import contextlib
 import itertools
@@ -11,14 +11,14 @@ from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.reports.report import Report
 
 SLOW_S = 3.0
-"""Seconds after which a client that is read is told."""
+"""Seconds of reading after which a client is named as slow."""
 
 _SPAN_S = 0.01
 """Seconds after which a client has a span of its own in a recording."""
 
 
 class ClientsBeingRead:
-    """The clients of one stage that are read now, in any thread."""
+    """The clients of one stage that are being read, in any thread."""
 
     def __init__(self, work: ClientWork, report: Report) -> None:
         self._ids = work.client_ids
@@ -29,7 +29,7 @@ class ClientsBeingRead:
 
     @contextlib.contextmanager
     def reading(self, index: int) -> Iterator[None]:
-        """Context in which a client is read. An interrupt of the reading thread names the client."""
+        """Context in which a client is read. An interrupt in it names the client; a recording gets a span."""
         number, began = next(self._numbers), time.perf_counter()
         self._began[number] = index, began
         try:
@@ -44,13 +44,13 @@ class ClientsBeingRead:
                 self._report.add_span("read", self._name(index), seconds)
 
     def slow(self, seconds: float = SLOW_S) -> list[str]:
-        """The clients that have been read for so many seconds, such as `client 'b7', for 12 s`."""
+        """The clients whose reading takes `seconds` or more so far, such as `client 'b7', for 12 s`."""
         now = time.perf_counter()
         reads = [(index, now - began) for index, began in list(self._began.values())]
-        return [f"{self._name(i)}, for {waited:.0f} s" for i, waited in reads if waited >= seconds]
+        return [f"{self._name(index)}, for {waited:.0f} s" for index, waited in reads if waited >= seconds]
 
     def _name(self, index: int) -> str:
-        """The client of a read. The last read finds that there is none."""
+        """The client of this index in words. The last reading of a cohort is for a client that does not exist."""
         at_end = self._ids is not None and index >= len(self._ids)
         return "the end of the clients" if at_end else client_name(self._ids, index)
 
@@ -66,5 +66,5 @@ _stages: weakref.WeakSet[ClientsBeingRead] = weakref.WeakSet()
 
 
 def slow_clients() -> list[str]:
-    """The clients for which the calls of this process have waited `SLOW_S` or longer."""
+    """The clients for which calls of this process have waited for `SLOW_S` or longer, as texts of `slow`."""
     return [text for stage in list(_stages) for text in stage.slow()]

@@ -16,18 +16,19 @@ _open = threading.Lock()
 
 
 def open_debugger(place: str, location: Location, function: str, names: dict[str, Any]) -> None:
-    """Opens the debugger of `breakpoint()`: pdb, unless PYTHONBREAKPOINT names another. Returns when it goes on.
+    """Opens the debugger of `breakpoint()`: pdb, unless PYTHONBREAKPOINT names another. Returns when the user goes on.
 
-    The frame that it stops in has the file and the line of the user's code, and nothing behind that line.
+    The frame in which it stops has the file and the line of the user's code, and no code behind that line.
 
     Args:
-        place: the client, for the line above the prompt.
+        place: the client in words, for the line above the prompt.
         location: the line.
         function: name of the frame.
-        names: what the line can read.
+        names: the variables of the frame.
     Raises:
         ExecutionError: the user quits the debugger.
     """
+    # A debugger stops at the statement behind the call: `pass`, which gets the user's line.
     stop = ast.parse("breakpoint()\npass")
     for statement, line in zip(stop.body, (location.line + 1, location.line), strict=True):
         for node in ast.walk(statement):

@@ -37,9 +37,9 @@ class DeviceStage:
     `stage(clients)` runs a slice, `stage.merge(left, right)` merges the partials of two slices (as `clients.joined`
     needs it), and `stage.zero()` is the partial of no clients. All three may be called in any thread.
 
-    There are two ways to run: together (one graph call of a slice), and one by one (a call for each client of a block,
-    from the partial of the client before, where memory or the clients' graphs allow no more, or where a batching rule
-    or a common layout is missing).
+    There are two ways to run: together, by one graph call of a slice; and one by one, by a call for each client of a
+    block, which adds the client to the partial of those before. Clients run one by one where memory or their graphs
+    allow no more, or where a batching rule or a common layout is missing.
 
     Policies wrap each other, outermost first: `FittingSlices`, and for each graph call `DeviceMemory.run` and
     `deadline`.
@@ -69,8 +69,8 @@ class DeviceStage:
         self._calls = StageCalls(work, device, report)
         self._stop = stop
         self._timeout_s = timeout_s
-        self._broadcasts: list[tf.Tensor] | None = None
-        self._putting = threading.Lock()
+        self._broadcasts: list[tf.Tensor] | None = None  # on the device, from the first call on
+        self._putting = threading.Lock()  # held while they are copied there
         self._sizes = None if memory.budget is None else StageSizes(work, memory.budget, memory.most)
         self._run = FittingSlices(
             work, memory, self._together, self._one_by_one, self.merge, device.device, report, self._fitting_places
@@ -100,6 +100,7 @@ class DeviceStage:
 
     @functools.cached_property
     def _zero(self) -> object:
+        """The partial of no clients, computed once."""
         work = self._work
         return None if work.zero is None else self._server_call("zero", work.zero, *work.broadcasts)
 
@@ -113,7 +114,13 @@ class DeviceStage:
             return self._server_call("join", work.join, left, right)
 
     def _server_call(self, kind: str, name: str, *arguments: object) -> object:
-        """The result of a function of the plan."""
+        """The result of a function of the plan that makes or merges partials.
+
+        Args:
+            kind: `zero` or `join`, a part of the key of the executable.
+            name: name of the function.
+            arguments: nested tuples of tensors.
+        """
         work, device = self._work, self._device
         layouts = tuple((None,) * len(flatten(argument)) for argument in arguments)
         function = device.functions.get((kind, work.digest, name), lambda: realize_stage(work.module, name, layouts))
@@ -122,17 +129,17 @@ class DeviceStage:
         return self._memory.run(call, self._stop, self._note_fewer)
 
     def _fitting_places(self, clients: ClientSlice) -> int:
-        """How many places a call of the slice may have for the memory budget; 0 if a block does not fit."""
+        """The number of places that a call of the slice's clients may have; 0 if the budget has no room for a block."""
         if self._sizes is None:
             return clients.places
         size = self._sizes.call_size(clients)
         return 0 if size is None else size.places
 
     def _size(self, clients: ClientSlice, *, alone: bool = False) -> CallSize | None:
-        """The size of the call of a slice that fits, for the report too; None without a budget.
+        """The size of a slice's call, which the report gets too; None without a budget.
 
         Args:
-            alone: the calls are of one client each.
+            alone: each call has one client.
         """
         if self._sizes is None:
             return None
@@ -141,10 +148,10 @@ class DeviceStage:
         return size
 
     def _together(self, clients: ClientSlice) -> SliceResult:
-        """One graph call for all clients, or if there is no such graph, a call for each of them.
+        """The result of a slice by one graph call, or if there is no such graph, by a call for each client.
 
-        The graph may assume that clients' work is finite, and not look. If its partial shows that it is not, another
-        graph looks, also in later calls of the stage.
+        The graph may assume that clients' work is finite, without a check. If its partial shows that the work is not,
+        the clients run again by a graph that checks, as do later calls of the stage.
         """
         assumes = self._work.key not in self._device.not_finite
         size = self._size(clients)
@@ -155,8 +162,8 @@ class DeviceStage:
         function, tensors = call.function, call.tensors
         if function.products is not None:
             tensors[-1] = self._products(clients, function.products, tensors)
-        out = self._call(clients, function, [*self._on_device(), *tensors], size)
-        result = self._result(clients, function, out)
+        outputs = self._call(clients, function, [*self._on_device(), *tensors], size)
+        result = self._result(clients, function, outputs)
         if function.assumes_finite:
             leaves = flatten(result.partial)
             if not all(is_moderate(leaves[i]) for i in function.assumes_finite):
@@ -165,7 +172,11 @@ class DeviceStage:
         return result
 
     def _products(self, clients: ClientSlice, products: Products, tensors: list[tf.Tensor]) -> tf.Tensor:
-        """Products of the clients' data alone, kept as long as the packed data are."""
+        """Products of the clients' data alone, cached as long as the packed data are.
+
+        Args:
+            tensors: the operands of the call that takes the products.
+        """
         operands = [tensors[i] for i in products.operands]
         run = functools.partial(self._uncounted_call, clients, products.function, operands)
         return self._device.products.get((self._work.key, products), operands[:1], run)
@@ -173,18 +184,18 @@ class DeviceStage:
     def _one_by_one(self, clients: ClientSlice, *, batched: bool) -> SliceResult:
         """The result of one block, by a graph call for each client, in order.
 
-        Each call adds its client to the partial of the calls before. If blocks have one client, its function gives
-        the partial whole. Where the factors of the block's kernels are multiplied at once, each call appends those of
-        its client to those before, and the last call multiplies them.
+        Each call adds its client to the partial of the calls before; in blocks of one client, the call makes the whole
+        partial. Where the factors of the block's low-rank kernels are multiplied at the end, each call appends the
+        factors of its client to those of the calls before, and the last call multiplies them.
 
         Args:
             batched: with the bits of `_together`, see `StageCalls.by_client`.
         """
         partial, factors = None, None
         kept_values: dict[int, object] = {}
-        sent: dict[int, np.ndarray] = {}
+        sent_bits: dict[int, np.ndarray] = {}
         first, last = clients.present[0], clients.present[-1]
-        size = self._size(clients, alone=True)
+        call_size = self._size(clients, alone=True)
         for alone, call in self._calls.by_client(clients, batched=batched):
             (index,), function = alone.present, call.function
             operands = [*self._on_device(), *call.tensors]
@@ -193,24 +204,30 @@ class DeviceStage:
             if function.joined_sizes is not None:
                 factors = factors or [np.zeros((0, size), "f") for size in function.joined_sizes]
                 operands += self._device.put([*factors, np.bool_(index == first), np.bool_(index == last)])
-            out = self._call(alone, function, operands, size)
-            result = self._result(alone, function, out)
-            partial, (*_, factors) = result.partial, out
+            outputs = self._call(alone, function, operands, call_size)
+            result = self._result(alone, function, outputs)
+            partial, (*_, factors) = result.partial, outputs
             kept_values.update(result.kept)
-            sent.update(result.sent_bits)
-        return SliceResult(partial, kept_values, sent)
+            sent_bits.update(result.sent_bits)
+        return SliceResult(partial, kept_values, sent_bits)
 
-    def _result(self, clients: ClientSlice, function: Realized, out: Sequence) -> SliceResult:
-        """The result of a call of a client executable, see `ClientStage.result_type`."""
-        partial, kept_values, bits, _ = out
+    def _result(self, clients: ClientSlice, function: Realized, outputs: Sequence) -> SliceResult:
+        """The result of a call of a client executable, from its outputs, see `ClientStage.result_type`."""
+        partial, kept_values, bits, _ = outputs
         if function.stacks_kept:
             kept_values = self._unstack(kept_values, len(clients.present))
-        values = dict(zip(clients.present, kept_values, strict=bool(kept_values)))
-        sent = dict(zip(clients.present, bits.numpy(), strict=True)) if self._work.client_stage.measured_count else {}
-        return SliceResult(None if self._work.zero is None else partial, values, sent)
+        kept = dict(zip(clients.present, kept_values, strict=bool(kept_values)))  # none if the stage keeps nothing
+        sent_bits = (
+            dict(zip(clients.present, bits.numpy(), strict=True)) if self._work.client_stage.measured_count else {}
+        )
+        return SliceResult(None if self._work.zero is None else partial, kept, sent_bits)
 
     def _unstack(self, stacked: Sequence[tf.Tensor], clients: int) -> list:
-        """The kept value of each client, of the tensors [clients, …] of their leaves."""
+        """The kept value of each client.
+
+        Args:
+            stacked: for each leaf of a kept value a tensor [clients, …].
+        """
         kept_type = self._work.client_stage.kept_type
         if kept_type is None:
             return []
@@ -219,15 +236,16 @@ class DeviceStage:
         return [unflatten([leaf[i] for leaf in leaves], kept_type) for i in range(clients)]
 
     def _call(self, clients: ClientSlice, function: Realized, tensors: list, size: CallSize | None) -> tuple:
-        """One graph call, within the sum of its clients' deadlines."""
+        """The outputs of a graph call, which the report counts."""
         with self._report.span("call", self._work.stage, clients=[clients.present[0], clients.present[-1]]):
-            out = self._uncounted_call(clients, function, tensors, size)
+            outputs = self._uncounted_call(clients, function, tensors, size)
         self._report.count("blocks")
-        return out
+        return outputs
 
     def _uncounted_call(
         self, clients: ClientSlice, function: Realized, tensors: list, size: CallSize | None = None
     ) -> tuple:
+        """The outputs of a graph call, within the sum of its clients' deadlines and the limits of memory."""
         self._device.get_ready(function, tensors)
         if self._timeout_s is None:
             call = functools.partial(self._device.call, function, tensors, self._stop)
@@ -237,6 +255,7 @@ class DeviceStage:
         return self._memory.run(call, self._stop, self._note_fewer, 0 if size is None else size.size_bytes)
 
     def _call_until(self, seconds: float, function: Realized, tensors: list) -> tuple:
+        """The outputs of a graph call that is cancelled after some seconds; raises TooLate then."""
         with deadline(self._stop, seconds) as stop:
             return self._device.call(function, tensors, stop)
 
@@ -258,7 +277,7 @@ class DeviceSliceExecutor:
         device: name of the device, such as `CPU:0`, or a `DeviceExecutor`. Default: the first GPU, else the first CPU.
         memory: the memory limits, shared by executors of one device. Default: three quarters of this machine's memory.
         timeout_s: seconds that a client's graph may take; None is no deadline.
-        shrinks: of the default `memory`, see `DeviceMemory`.
+        shrinks: as for `DeviceMemory`, if `memory` is the default.
     """
 
     def __init__(

@@ -11,6 +11,8 @@ from fedcore.graphs.graphdef.form.operand_checks import size_message
 from fedcore.graphs.stages.imported_names import source_of_name
 from fedcore.ir import Module
 
+# Parts of a message that name TensorFlow's nodes: the header of a graph's error, `[[{{node a/b}}]]`, `{{function f}}`,
+# `[Op:MatMul] name: …`, and `, node name: …`.
 _NAMES_OF_TENSORFLOW = re.compile(
     r"\A(?s:Graph execution error:.*?<stack traces unavailable>\n)"
     r"|\s*\[\[(\{\{[^}]*\}\})*\]\]|\n\t \[\[[^]\n]*\]\]|\{\{[^}]*\}\} ?|\s*\[Op:[^\]]*\](?: name: \S*)?"
@@ -24,7 +26,7 @@ def reason(error: Exception, module: Module | None = None) -> str:
     """The message of an error, with the user's line of the operation that failed in the place of TensorFlow's names.
 
     Args:
-        module: the program, whose graphs know the lines of server stages.
+        module: the program, whose graphs have the user's lines; needed for lines of server stages.
     """
     if not isinstance(error, tf.errors.OpError):
         return str(error) if isinstance(error, FedcoreError) else f"{type(error).__name__}: {error}"
@@ -35,7 +37,10 @@ def reason(error: Exception, module: Module | None = None) -> str:
 
 
 def _about_label(match: re.Match) -> str:
-    """The message for a sparse cross-entropy's bad label. TensorFlow's list of labels is left out: it has padding."""
+    """The message for a label that a sparse cross-entropy refuses, from a match of `_LABEL`.
+
+    TensorFlow's list of labels is left out, since it has those of padded rows too.
+    """
     label, units = map(int, match.groups())
     return (
         f"a label is {label}, but the predictions have {units} classes, for the labels 0 to {units - 1}; give the "
@@ -62,7 +67,7 @@ def failures_of(module: Module, stage: str) -> Iterator[None]:
 
 
 def where_clients_run(module: Module, stage: str) -> str:
-    """The stage of the clients with the user's line, for messages."""
+    """The place of a failure at a client in words: the stage, the computation, and the user's line."""
     return f"in the stage @{stage} of {module.main.name}{end_of_stage(module, stage)}"
 
 

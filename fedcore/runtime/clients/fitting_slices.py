@@ -1,4 +1,4 @@
-"""The policy of slices: clients run together where they can, else in smaller calls, else one by one.
+"""Decides how a slice runs: its clients together where they can, else in smaller calls, else one by one.
 
 One policy decides for all reasons: nested policies would run slices twice.
 
@@ -27,11 +27,11 @@ class FittingSlices:
       - A slice that does not fit is halved, down to one block. If a block does not fit, its clients run one by one.
         The bits are those of the whole slice. Later slices of the stage start with the size that fitted.
       - A slice that TensorFlow refuses for its values is halved too. Clients side by side take the branches and the
-        steps of the others, with values for which their own program takes none.
+        steps of the others, with values for which their own program would not take them.
       - A block runs one by one without batching rules if its clients' layouts differ, if one has more than `HELD_BYTES`
-        of data, if its batches, whose sizes the data decide, would be padded too much, if a rule is missing, or if it
-        fails by its values as a batch: an error is that of a client alone.
-      - Bits do not depend on the other blocks of a slice: one with such a block runs in halves.
+        of data, if its batches, whose sizes the data decide, would be padded too much, if a rule is missing, or if its
+        clients fail by their values side by side: an error is then that of a client alone.
+      - Bits do not depend on the other blocks of a slice: a slice that has such a block runs in halves.
       - A stage tries layouts without batching rules once; a note in the report has the reason.
 
     Args:
@@ -66,9 +66,10 @@ class FittingSlices:
         self._has_rules = bool(work.is_vectorised or work.low_rank or work.table_rows)
 
     def __call__(self, clients: ClientSlice) -> SliceResult:
+        """The result of a slice with at least one present client."""
         is_block = clients.places <= self._work.block
         batched = not self._has_rules or self._are_alike(clients)
-        result = None
+        result = None  # stays None if the slice is to run in halves
         try:
             if batched:
                 result = self._run_together(clients)
@@ -78,7 +79,7 @@ class FittingSlices:
             assert clients.common_layouts is not None  # otherwise they are not alike
             self._work.without_rules.add(clients.common_layouts)
             self._report.note(f"@{self._work.stage} runs client by client: {error}")
-            return self(clients)
+            return self(clients)  # not batched now
         except tf.errors.InvalidArgumentError as error:  # its message has padded sizes, and row numbers of all clients
             if not self._has_rules or not batched:
                 raise
@@ -101,11 +102,11 @@ class FittingSlices:
         except tf.errors.ResourceExhaustedError:
             if not self._memory.shrinks or (not work.is_vectorised and len(clients.present) == 1):
                 raise
-            fits = clients.places // 2 if clients.places > work.block else 0
-            self._memory.holds(work.key, fits)
+            half = clients.places // 2 if clients.places > work.block else 0  # 0: client by client
+            self._memory.holds(work.key, half)
             self._report.note(
-                f"{self._device} ran out of memory: @{work.stage} runs there in calls of {fits or 1} "
-                f"client{'s' * (fits > 1)}"
+                f"{self._device} ran out of memory: @{work.stage} runs there in calls of {half or 1} "
+                f"client{'s' * (half > 1)}"
             )
         except (tf.errors.InvalidArgumentError, tf.errors.CancelledError):
             # The call was not stopped: an operation that fails cancels the loops around it, and TensorFlow may name the
@@ -116,7 +117,7 @@ class FittingSlices:
         return None
 
     def _are_alike(self, clients: ClientSlice) -> bool:
-        """Whether batching rules compute the clients of each block together, as far as is known before they run."""
+        """Whether batching rules can compute the clients of a slice together, as far as is known before they run."""
         work = self._work
         with self._report.span("compare", work.stage, clients=[clients.present[0], clients.present[-1]]):
             layouts = clients.common_layouts
@@ -125,11 +126,14 @@ class FittingSlices:
             return not work.is_vectorised or not (self._holds_large(clients) or self._are_padded_too_much(clients))
 
     def _holds_large(self, clients: ClientSlice) -> bool:
-        """Whether the data of a client are not packed, since a group has other lanes with as many rows."""
+        """Whether a client has too much data to be packed: each lane of its group would have room for as much."""
         return any(map(is_large, itertools.chain.from_iterable(clients.leaves.each)))
 
     def _are_padded_too_much(self, clients: ClientSlice) -> bool:
-        """Whether a block of a slice is; or whether the longest batch of another would decide its rows."""
+        """Whether a block of a slice is padded too much, or the longest batch of another block would decide its rows.
+
+        Where the rows of products decide bits (`schedule_rules.products`), all blocks need one longest batch.
+        """
         work = self._work
         if not clients.leaves.has_ragged_batches:
             return False

@@ -35,10 +35,10 @@ class DeviceMemory:
         self.budget = budget
         self.shrinks = shrinks
         self._most = most
-        self._running = 0
+        self._running = 0  # number of calls
         self._running_bytes = 0
-        self._free = threading.Condition()
-        self._clients: dict[Hashable, int] = {}  # by stage, see `holds`
+        self._changed = threading.Condition()  # notified when a call ends
+        self._clients: dict[Hashable, int] = {}  # stage -> most clients of a slice, see `holds`
 
     @property
     def most(self) -> int:
@@ -50,39 +50,40 @@ class DeviceMemory:
 
         Args:
             note: called with the new limit before the call runs again.
-            size_bytes: what the call needs of the budget.
+            size_bytes: the call's part of the budget.
         Raises:
-            tf.errors.ResourceExhaustedError: the call ran alone.
+            tf.errors.ResourceExhaustedError: the call ran out of memory though it ran alone.
+            Stopped: `stop` was cancelled.
         """
         while True:
-            allowed = self.begin(stop, size_bytes)
+            limit = self.begin(stop, size_bytes)
             try:
                 return call()
             except tf.errors.ResourceExhaustedError:
-                fewer = self.halve(allowed)
-                if not fewer:
+                new_limit = self.halve(limit)
+                if not new_limit:
                     raise
             finally:
                 self.end(size_bytes)
-            note(fewer)
+            note(new_limit)
 
     def begin(self, stop: Stop, size_bytes: int = 0) -> int:
-        """Waits until a call may run, and returns the limit. Each `begin` needs an `end`.
+        """Waits until a call may run, and returns the limit of calls at once. Each `begin` needs an `end`.
 
         Raises:
             Stopped: `stop` was cancelled during the wait.
         """
-        with self._free:
+        with self._changed:
             while self._running >= self._most or not self._has_room(size_bytes):
                 if stop.is_stopped:
                     raise Stopped("the call was stopped")
-                self._free.wait(0.1)
+                self._changed.wait(0.1)
             self._running += 1
             self._running_bytes += size_bytes
             return self._most
 
     def _has_room(self, size_bytes: int) -> bool:
-        """Whether a call fits into the budget beside those that run."""
+        """Whether a call fits into the budget beside those that run, or none runs."""
         return (
             self.budget is None
             or not self._running_bytes
@@ -90,26 +91,26 @@ class DeviceMemory:
         )
 
     def end(self, size_bytes: int = 0) -> None:
-        """Notes that a call has ended, which `begin` let run with this size."""
-        with self._free:
+        """Notes the end of a call that `begin` let run with this size."""
+        with self._changed:
             self._running -= 1
             self._running_bytes -= size_bytes
-            self._free.notify_all()
+            self._changed.notify_all()
 
-    def halve(self, allowed: int) -> int:
-        """The new limit after a call that began under the limit `allowed` ran out of memory; 0 if it ran alone."""
-        if allowed == 1:
+    def halve(self, limit: int) -> int:
+        """The new limit after a call that began under `limit` ran out of memory; 0 if the call ran alone."""
+        if limit == 1:
             return 0
-        with self._free:
-            self._most = min(self._most, allowed // 2)
+        with self._changed:
+            self._most = min(self._most, limit // 2)
             return self._most
 
     def clients(self, stage: Hashable, count: int) -> int:
         """How many of the `count` clients of a stage fit into one slice, as far as is known."""
-        with self._free:
+        with self._changed:
             return min(count, self._clients.get(stage, count))
 
     def holds(self, stage: Hashable, clients: int) -> None:
         """Notes that at most so many clients of a stage fit into a slice; 0: a block runs client by client."""
-        with self._free:
+        with self._changed:
             self._clients[stage] = min(clients, self._clients.get(stage, clients))

@@ -33,10 +33,10 @@ class MergeTree:
         self._lock = threading.Lock()
 
     def add(self, index: int, partial: object, height: int = 0) -> None:
-        """Adds the partial of a node.
+        """Adds the partial of a node, and merges it with its sibling, their merge with that one's sibling, and so on.
 
         Args:
-            index: of the node among those of its height.
+            index: index of the node among those of its height.
             height: the node has 2^height blocks or slices; at the end of the stage it may have fewer.
         """
         while True:
@@ -45,8 +45,7 @@ class MergeTree:
                 if sibling is None:
                     self._waiting[height, index] = partial
                     return
-            pair = (sibling, partial) if index & 1 else (partial, sibling)
-            partial = self._join(*pair)
+            partial = self._join(sibling, partial) if index & 1 else self._join(partial, sibling)
             height, index = height + 1, index >> 1
 
     @property
@@ -56,13 +55,19 @@ class MergeTree:
 
     def result(self) -> Any:
         """The partial of all blocks. Complete subtrees are merged from the last to the first."""
-        subtrees = [partial for _, partial in sorted(self._waiting.items(), key=lambda kv: kv[0][1] << kv[0][0])]
+
+        def first_block(node: tuple[int, int]) -> int:
+            height, index = node
+            return index << height
+
+        subtrees = [self._waiting[node] for node in sorted(self._waiting, key=first_block)]
         total = subtrees.pop()
         while subtrees:
             total = self._join(subtrees.pop(), total)
         return total
 
     def _join(self, left: object, right: object) -> Any:
+        """The merge of two partials, of which one may be ABSENT."""
         if left is ABSENT or right is ABSENT:
             return right if left is ABSENT else left
         return self._merge(left, right)

@@ -21,14 +21,21 @@ NON_FINITE_CLIENTS = "num_non_finite_clients"
 """Name of the metric: an integer, or a tensor of integers, anywhere in a result."""
 
 NUM_SELECTED = "num_selected"
-"""Name of a measurement: the clients whose values an aggregator joins, 0 if the round has too few for it."""
+"""Name of a measurement: number of the clients whose values an aggregator joins; 0 if the round has too few for it."""
 
-_paths: IdentityCache[dict[str, list[tuple]]] = IdentityCache(256)
-_first_warnings = {name: threading.Lock() for name in (NON_FINITE_CLIENTS, NUM_SELECTED)}  # held from the first one on
+_Path = tuple[tuple[str | None, int], ...]
+"""Way to a part of a result: for each struct the (name, index) of its element."""
+
+_paths: IdentityCache[dict[str, list[_Path]]] = IdentityCache(256)  # module -> name of a metric -> its paths
+_first_warnings = {name: threading.Lock() for name in (NON_FINITE_CLIENTS, NUM_SELECTED)}
+"""Name of a metric -> lock that the first warning of the process takes, and keeps."""
 
 
 def note_non_finite(module: Module, result: object, report: Report) -> None:
-    """Copies the metrics of a result into the report. Their first occasion in a process also gives a warning."""
+    """Notes in the report clients that are not finite, and aggregators that select none, as metrics of a result tell.
+
+    The first note of each kind in a process is also a warning.
+    """
     paths = _paths.get(NON_FINITE_CLIENTS, [module], lambda: _find_all(module.main.type.result))
     counts = {name: [int(np.sum(_part(result, path))) for path in paths[name]] for name in paths}
     report.non_finite_clients = max(counts[NON_FINITE_CLIENTS], default=0)
@@ -52,28 +59,31 @@ def note_non_finite(module: Module, result: object, report: Report) -> None:
 
 
 def _note(metric: str, text: str, report: Report) -> None:
+    """Adds a note to the report, and warns if it is the first of its metric in the process."""
     report.note(text)
     if _first_warnings[metric].acquire(blocking=False):
         warn_or_log(f"{text}. Later calls say so in their metrics and reports only")
 
 
-def _find_all(result: Type) -> dict[str, list[tuple]]:
-    measured = [path for path in _find(NUM_SELECTED, result) if path[0][0] in ("metrics", "measurements")]
-    return {NON_FINITE_CLIENTS: _find(NON_FINITE_CLIENTS, result), NUM_SELECTED: measured}
+def _find_all(result: Type) -> dict[str, list[_Path]]:
+    """Name of a metric -> its paths in a result type. `num_selected` counts among metrics and measurements only."""
+    selected = [path for path in _find(NUM_SELECTED, result) if path[0][0] in ("metrics", "measurements")]
+    return {NON_FINITE_CLIENTS: _find(NON_FINITE_CLIENTS, result), NUM_SELECTED: selected}
 
 
-def _find(metric: str, type_: Type, path: tuple = ()) -> list[tuple]:
-    """The paths of a metric in a result type."""
+def _find(metric: str, type_: Type, path: _Path = ()) -> list[_Path]:
+    """The paths of a metric in a type; `path` is the way to the type."""
     if isinstance(type_, FederatedType):
         return _find(metric, type_.member, path)
     if not isinstance(type_, StructType):
-        counts = path and path[-1][0] == metric and isinstance(type_, TensorType) and type_.dtype.is_integer
-        return [path] if counts else []
+        is_metric = path and path[-1][0] == metric and isinstance(type_, TensorType) and type_.dtype.is_integer
+        return [path] if is_metric else []
     parts = enumerate(type_.elements)
     return [metric_path for i, (name, part) in parts for metric_path in _find(metric, part, (*path, (name, i)))]
 
 
-def _part(value: Any, path: tuple) -> Any:
+def _part(value: Any, path: _Path) -> Any:
+    """The part of a result at a path."""
     for name, index in path:
         if name is None:
             value = value[index]

@@ -154,7 +154,7 @@ def prepare_checked(
 
 
 def _find_mismatch(work: ClientWork, clients: ClientSlice, result: object) -> tuple[str, str, object] | None:
-    """The mistake in the result of a slice, with what is wanted and what is there."""
+    """(problem, what is wanted, what is there) of a wrong result of a slice, for a message; None if it is right."""
     if not isinstance(result, SliceResult):
         return "no SliceResult", "(ClientSlice) -> SliceResult", result
     if result.partial is None and work.zero is not None:
@@ -218,6 +218,13 @@ def check_slice_executor(value: object) -> None:
 
 
 def _check(needs: str, such_as: str, candidate: object, protocol: type, members: list[str], fix: str = "") -> None:
+    """Raises TypeMismatch if an object lacks members of a protocol.
+
+    Args:
+        needs: the begin of the message: the function, and the object that it takes.
+        such_as: an example of such an object.
+        fix: end of the message if the object has none of the members.
+    """
     missing = [_member_text(protocol, name) for name in members if _lacks(candidate, name, protocol)]
     if isinstance(candidate, type) or (len(missing) == len(members) and callable(candidate)):
         name = getattr(candidate, "__qualname__", type(candidate).__name__)
@@ -232,13 +239,15 @@ def _check(needs: str, such_as: str, candidate: object, protocol: type, members:
 
 
 def _lacks(candidate: object, name: str, protocol: type) -> bool:
+    """Whether an object does not implement a member of a protocol."""
     if not hasattr(candidate, name):
         return True
-    own, declared = getattr(type(candidate), name, None), getattr(protocol, name, None)
-    if name != "close" and inspect.isfunction(declared) and own is declared:
-        return True  # inherited from the protocol, which does not implement it
+    defined, declared = getattr(type(candidate), name, None), getattr(protocol, name, None)
+    if name != "close" and inspect.isfunction(declared) and defined is declared:
+        return True  # inherited from the protocol, which implements `close` only
     return inspect.isfunction(declared) and not callable(getattr(candidate, name))
 
 
 def _member_text(protocol: type, name: str) -> str:
+    """The name of a member in messages, such as `run()` for a method."""
     return f"{name}()" if inspect.isfunction(getattr(protocol, name, None)) else name

@@ -1,6 +1,7 @@
 """Runs user code that may block in a thread that the call can abandon."""
 
 import contextvars
+import math
 import queue
 import threading
 import time
@@ -15,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class TooLate(FedcoreError):
-    """A client has passed its deadline."""
+    """A client's data or its graph were not ready by the deadline."""
 
 
 MAX_LEFT = 2
@@ -50,29 +51,30 @@ class Reader:
 
         Args:
             seconds: the deadline; None is no deadline.
-            read: the values that the task reads.
+            read: the values that the task reads, for `MAX_LEFT`.
         Raises:
-            TooLate, Stopped: the task blocks; the message names its thread.
+            TooLate: the deadline has passed, or `MAX_LEFT` threads wait for the values already.
+            Stopped: the call was stopped. Both name the threads that are blocked.
         """
-        earlier = blocked_threads.reading(read)
-        if len(earlier) >= MAX_LEFT:
-            raise TooLate(f"the threads {', '.join(earlier)} still wait for the data, which earlier readings asked for")
+        blocked = blocked_threads.reading(read)
+        if len(blocked) >= MAX_LEFT:
+            raise TooLate(f"the threads {', '.join(blocked)} still wait for the data, which earlier readings asked for")
         if self._tasks is None:
             self._tasks = queue.SimpleQueue()
             self._thread = threading.Thread(target=_serve, args=(self._tasks,), name=self._name, daemon=True)
             self._thread.start()
         answer: queue.SimpleQueue = queue.SimpleQueue()
         self._tasks.put((contextvars.copy_context(), task, answer))
-        until = None if seconds is None else time.monotonic() + seconds
+        deadline = math.inf if seconds is None else time.monotonic() + seconds
         while True:
-            left = 0.1 if until is None else min(0.1, until - time.monotonic())
+            wait_s = min(0.1, deadline - time.monotonic())  # short, to see a stop
             try:
-                result, error = answer.get(timeout=max(0.0, left))
+                result, error = answer.get(timeout=max(0.0, wait_s))
             except queue.Empty:
                 if stop.is_stopped:
                     self._abandon(answer, read)
                     raise Stopped(f"the call was stopped; the thread {self._name} still waits for data") from None
-                if until is not None and time.monotonic() >= until:
+                if time.monotonic() >= deadline:
                     self._abandon(answer, read)
                     raise TooLate(
                         f"the data were not there within {seconds:g} s, and the thread {self._name} still waits for "
@@ -84,6 +86,7 @@ class Reader:
             return result
 
     def _abandon(self, answer: queue.SimpleQueue, read: Iterable) -> None:
+        """Counts the thread as blocked, and gives it up; the next task gets another thread."""
         assert self._thread is not None
         blocked_threads.add(self._thread, read)
         if not answer.empty():  # the task has ended meanwhile
@@ -92,6 +95,7 @@ class Reader:
 
 
 def _serve(tasks: queue.SimpleQueue) -> None:
+    """Runs the tasks of a queue until None comes; answers each by (result, error)."""
     while (request := tasks.get()) is not None:
         context, task, answer = request
         try:

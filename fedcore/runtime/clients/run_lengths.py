@@ -1,4 +1,4 @@
-"""How many slices of clients a request has.
+"""Chooses the number of slices of a run, which is one request to a worker.
 
 Decision 0242.
 """
@@ -21,12 +21,13 @@ class RunLengths:
       - A run has 2^k slices and begins at a multiple of 2^k, so its partial is a node of the merge tree over slices.
 
     Args:
-        slices: number of slices of the stage; None if it is not known: runs then have one slice for each of `width`.
-        workers: number of workers that compute at once.
-        longest: the most slices of a run for each of `width`, since their clients return values.
+        slices: number of slices of the stage; None if it is not known: runs then have `width` slices.
+        workers: number of workers, or teams of workers, that take runs at once.
+        longest: the most slices of a run for each process of `width`, where clients return values, whose size bounds
+            runs.
         shortest: slices that take a worker so long that the driver can serve all workers meanwhile.
-        width: number of processes that share the runs of each of these workers, which then are teams. A run has a slice
-            for each of them, if there are so many.
+        width: number of processes that share a run: 1, or those of a team. A run has a slice for each of them, if there
+            are so many.
     """
 
     slices: int | None
@@ -47,6 +48,7 @@ class RunLengths:
         return min(length, start & -start) if start else length
 
     def _share(self, slices: int, left: int) -> int:
+        """The most slices of the next run, of a stage of `slices`, of which `left` are not assigned."""
         shortest = max(slices // (32 * self.workers), self.shortest, self.width)
         share = max(left // (2 * self.workers), min(shortest, slices // (2 * self.workers)))
         return max(1, int(min(share, left, self.width * max(1, self.longest))))

@@ -28,8 +28,10 @@ def slice_cache() -> IdentityCache[ClientSlice]:
 
 
 def _size(clients: ClientSlice) -> float:
-    """Cache size of a slice. A slice that may not be cached has no room: a cache hit would not report the fault of a
-    client that is left out, and drawn elements are those of one call.
+    """Size of a slice in the cache: 1, or infinite for a slice that must not be cached.
+
+    A slice from the cache would not report the fault of a client that is left out, and drawn elements are those of one
+    call.
     """
     return math.inf if clients.is_of_one_call or len(clients.present) < len(clients.clients) else 1
 
@@ -43,6 +45,8 @@ class SliceReader:
 
     Args:
         size: clients of a full slice.
+        cache: the cache of slices, of all stages of an executor.
+        timeout_s: seconds that reading a client's data may take; None is no deadline.
     """
 
     def __init__(
@@ -64,17 +68,17 @@ class SliceReader:
         self._report = report
         self._stop = stop
         self._timeout_s = timeout_s
-        self._has_drawn = False
+        self._has_drawn = False  # whether a random map has drawn elements of a client, in any slice so far
 
     def read(self, unread: UnreadRun) -> ClientSlice:
         """The run as one slice with converted values, and None for each client that is left out.
 
         A cohort that is opened elsewhere, such as on another machine, is passed on as it is, without conversion.
         """
-        if all(cohort.is_opened_elsewhere for cohort in self._work.cohorts) and self._work.cohorts:
+        if self._work.cohorts and all(cohort.is_opened_elsewhere for cohort in self._work.cohorts):
             dropped = self._report.dropped
-            values = (None if i in dropped else c for i, c in enumerate(unread.clients, unread.first))
-            return ClientSlice(unread.first, self._places(unread), tuple(values if dropped else unread.clients))
+            clients = (None if i in dropped else client for i, client in enumerate(unread.clients, unread.first))
+            return ClientSlice(unread.first, self._places(unread), tuple(clients if dropped else unread.clients))
         client_values = list(itertools.chain.from_iterable(unread.clients))
         if set(map(type, client_values)) == {ClientDataset} and not self._report.dropped:
             key = (*self._work.key, unread.first, self._places(unread))
@@ -93,7 +97,7 @@ class SliceReader:
         return ClientSlice(unread.first, self._places(unread), tuple(clients), self._has_drawn)
 
     def _places(self, unread: UnreadRun) -> int:
-        """Clients of a full run: a power of two of slices."""
+        """Places of the slice that a run becomes: those of 2^k slices, though the last run may have fewer."""
         return self._size << (unread.slices - 1).bit_length()
 
     def _convert_client(self, index: int, client: tuple, reader: Reader) -> tuple | None:

@@ -32,14 +32,14 @@ class Broadcasts:
     def __init__(self, put: Callable[[dict[str, np.ndarray]], object]) -> None:
         self._put = put
         self._lock = threading.Lock()
-        self._bundles: weakref.WeakValueDictionary[str, Bundle] = weakref.WeakValueDictionary()
-        self._last: LruEntries[tuple[str, str], tuple[Bundle, ...]] = LruEntries(MAX_STAGES)
+        self._bundles: weakref.WeakValueDictionary[str, Bundle] = weakref.WeakValueDictionary()  # by digests of arrays
+        self._last: LruEntries[tuple[str, str], tuple[Bundle, ...]] = LruEntries(MAX_STAGES)  # keeps bundles alive
 
     def bundles(self, stage: tuple[str, str], arrays: Mapping[str, np.ndarray]) -> tuple[Bundle, ...]:
-        """Bundles that have the arrays.
+        """Bundles that together have the arrays.
 
         Args:
-            stage: identifies the stage, of which this is the last run then.
+            stage: identifies the stage; these become the bundles of its last run.
             arrays: digest -> array.
         """
         with self._lock:
@@ -53,5 +53,6 @@ class Broadcasts:
             return bundles
 
     def clear(self) -> None:
+        """Drops all references to the store."""
         with self._lock:
             self._last.clear()

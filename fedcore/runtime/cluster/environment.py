@@ -14,7 +14,7 @@ _INSTRUCTIONS = ("avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", 
 
 
 def environment() -> dict[str, str]:
-    """The properties of this process."""
+    """The properties of this process that decide bits, by their names for people."""
     versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "keras", "numpy")}
     return {
         "Python": platform.python_version(),
@@ -32,6 +32,6 @@ def _instruction_set() -> str:
 
 
 def differences(worker_properties: Mapping[str, str], driver_properties: Mapping[str, str]) -> list[str]:
-    """For each property that differs, a line with both sides."""
+    """For each property in which a worker differs from the driver, a text with both sides."""
     return [f"{name} {worker_properties.get(name)}, the driver's is {own}" for name, own in driver_properties.items()
             if worker_properties.get(name) != own]  # fmt: skip

@@ -44,7 +44,7 @@ INLINE_BYTES = 4096
 """The most bytes of a stage that travel in each of its requests; decision 0340."""
 
 MAX_TIMES = 256
-"""Number of stages whose slices' seconds are known."""
+"""Number of stages of which the seconds of a slice are remembered."""
 
 
 class RayClientsExecutor:
@@ -66,7 +66,7 @@ class RayClientsExecutor:
 
     Args:
         secure: the protocol of secure sums; this process masks the partials that workers send.
-        disconnect: called by `close`.
+        disconnect: disconnects from the cluster; called by `close`.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class RayClientsExecutor:
         self._settings = settings
         self._disconnect = disconnect
         self.merging = DeviceSliceExecutor()
-        self._sliced: _Runs | None = None
+        self._sliced: _Runs | None = None  # over the workers of the newest stage
         self._lock = threading.Lock()
-        self._plans: LruEntries[str, Any] = LruEntries(MAX_PLANS)
-        self._sources: LruEntries[str, Any] = LruEntries(MAX_SOURCES)
-        self._times: LruEntries[tuple[str, str], tuple[float, int]] = LruEntries(MAX_TIMES)
+        self._plans: LruEntries[str, Any] = LruEntries(MAX_PLANS)  # digest -> reference
+        self._sources: LruEntries[str, Any] = LruEntries(MAX_SOURCES)  # digest -> reference
+        self._times: LruEntries[tuple[str, str], tuple[float, int]] = LruEntries(MAX_TIMES)  # -> seconds, slices
         self._broadcasts = Broadcasts(ray.put)
         self._parcels: IdentityCache[Parcel] = IdentityCache(MAX_SLICES)
-        self._sent: dict[int, Sent] = {}
+        self._sent: dict[int, Sent] = {}  # id of a `ClientWork` that runs -> its parts
 
     def run(self, work: ClientWork, report: Report, stop: Stop) -> tuple[object, list]:
         """The merged partial (None without a fold), and the list of kept values."""
@@ -101,21 +101,21 @@ class RayClientsExecutor:
             return sliced.run(work, report, stop)
 
     def references(self, work: ClientWork) -> Sent:
-        """References to the parts of a running stage in the object store."""
+        """The parts of a running stage, as requests to workers have them."""
         return self._sent[id(work)]
 
     def parcel(self, clients: ClientSlice) -> Parcel:
-        """A run, packed once while it lives."""
+        """A run, packed; packed once while the object `clients` lives."""
         return self._parcels.get("parcel", [clients], functools.partial(pack_clients, clients))
 
     def slice_seconds(self, work: ClientWork) -> float:
-        """Seconds of a worker for a slice of the stage, in earlier runs; infinite if there are none."""
+        """Mean seconds of a worker for a slice of the stage, in earlier runs; infinite before the first."""
         with self._lock:
             seconds, slices = self._times.find((work.digest, work.stage), (math.inf, 1))
         return seconds / slices
 
     def took(self, work: ClientWork, seconds: float, slices: int) -> None:
-        """Notes the seconds of a run."""
+        """Notes that a worker took these seconds for a run of so many slices."""
         stage = work.digest, work.stage
         with self._lock:
             total_seconds, total_slices = self._times.find(stage, (0.0, 0))
@@ -132,19 +132,26 @@ class RayClientsExecutor:
         self._disconnect()
 
     def _over(self, members: list[Member]) -> "_Runs":
-        """The executor of runs over these workers. Masks take the partial of each client, so it has no teams then."""
+        """The executor of runs over these workers; a new one if other workers ran the stage before.
+
+        Masks take the partial of each client, so there are no teams, which merge partials, then.
+        """
         with self._lock:
-            previous_runs = self._sliced
-            if previous_runs is None or {*previous_runs.members} != {*members}:
+            previous = self._sliced
+            if previous is None or {*previous.members} != {*members}:
                 teams = teams_of(members) if self.secure is None else members
                 self._sliced = _Runs([_TeamExecutor(team, self) for team in teams], self._settings, self)
-                if previous_runs is not None:
-                    self._sliced.slices = previous_runs.slices
+                if previous is not None:
+                    self._sliced.slices = previous.slices  # the slices that are read, so that they are not read again
             assert self._sliced is not None
             return self._sliced
 
     def _by_reference(self, work: ClientWork) -> tuple[ClientWork, tuple[Source | None, ...]]:
-        """The stage with ids for the clients that workers open, and for each cohort the function that opens them."""
+        """(the stage, for each cohort its source).
+
+        Workers open the clients of a cohort with a source; the cohort has their ids in the stage that is returned. A
+        cohort of which values travel has the source None.
+        """
         sources: list[Source | None] = []
         cohorts = []
         for values in work.cohorts:
@@ -165,13 +172,13 @@ class RayClientsExecutor:
         """Puts the parts of a stage into the object store; `references` gives them in the `with` block.
 
         Args:
-            sources: for each cohort the function that opens its clients; None if clients travel as values.
+            sources: see `_by_reference`.
             size: number of clients of a slice.
         """
         plan = self._put(self._plans, work.digest, lambda: to_bytes(work.module))
         parcel = pack(work, names_arrays=True)
         bundles = self._broadcasts.bundles((work.digest, work.stage), parcel.arrays)
-        stage: Any = parcel.without(parcel.names)
+        stage: Any = parcel.without(parcel.names)  # its arrays are in the bundles
         if len(stage.data) > INLINE_BYTES or stage.buffers:
             stage = ray.put(stage)
         self._sent[id(work)] = Sent(uuid.uuid4().hex, work.digest, plan, stage, bundles, sources, size)
@@ -181,7 +188,12 @@ class RayClientsExecutor:
             del self._sent[id(work)]
 
     def _put(self, cache: LruEntries[str, Any], digest: str, data: Callable[[], bytes]) -> Any:
-        """The reference to bytes in the object store, which are put there unless the cache has them by digest."""
+        """The reference to bytes in the object store, which are put there unless the cache has a reference.
+
+        Args:
+            cache: digest -> reference.
+            data: makes the bytes.
+        """
         with self._lock:
             reference = cache.find(digest, None)
             if reference is None:
@@ -191,7 +203,11 @@ class RayClientsExecutor:
 
 
 class _Runs(SlicedClientsExecutor):
-    """The clients executor whose slices run on workers or teams, several in a request."""
+    """The clients executor whose slices run on workers or teams, several in a request.
+
+    Attributes:
+        teams: the executors, one for each worker or team.
+    """
 
     def __init__(self, executors: "list[_TeamExecutor]", settings: Settings, cluster: RayClientsExecutor) -> None:
         has_teams = any(isinstance(executor.team, Team) for executor in executors)
@@ -208,6 +224,7 @@ class _Runs(SlicedClientsExecutor):
 
     @property
     def members(self) -> list[Member]:
+        """The workers, leads included."""
         return [member for executor in self.teams for member in executor.team.members]
 
     @property
@@ -216,6 +233,7 @@ class _Runs(SlicedClientsExecutor):
         return sum(len(executor.team.computing) for executor in self.teams)
 
     def prepare(self, work: ClientWork, faults: FaultPolicy, report: Report, stop: Stop) -> list[Run]:
+        # Workers apply their own fault policy, so `faults` does not wrap them.
         return [executor.prepare(work, report, stop) for executor in self.teams]
 
     def slice_size(self, work: ClientWork) -> int:
@@ -223,6 +241,7 @@ class _Runs(SlicedClientsExecutor):
 
     def lengths(self, work: ClientWork, slices: int | None, longest: float) -> RunLengths:
         teams = len(self.teams)
+        # While a team computes its run, this process serves each other team once.
         shortest = math.ceil(teams * REQUEST_S / self._cluster.slice_seconds(work))
         return RunLengths(slices, teams, longest, shortest, width=self.computing // teams)
 
@@ -240,7 +259,10 @@ class _TeamExecutor:
         self._cluster = cluster
 
     def is_open(self, runs: _Runs) -> bool:
-        """Whether its workers have not all ended. If they have, a new one takes their place, if there is one."""
+        """Whether one of its workers has not ended.
+
+        If all have ended, a worker that is in no team of `runs` takes their place, if one has started.
+        """
         if self.team.open is None:
             self.team = self._cluster.members.successor(runs.members) or self.team
             self.name = self.team.lead.name
@@ -251,7 +273,7 @@ class _TeamExecutor:
         members, ids = self._cluster.members, work.client_ids
 
         def run(clients: ClientSlice) -> SliceResult:
-            if not clients.present:
+            if not clients.present:  # the run has clients, but all of them failed while this process read them
                 return SliceResult(ABSENT)
             team = self.team.open or members.least_busy(self.team.lead, stop)
             parcel = self._cluster.parcel(clients)

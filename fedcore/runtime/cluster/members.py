@@ -34,7 +34,8 @@ class Settings:
     """How workers are made.
 
     Args:
-        num_workers: their number; None for as many as the cluster has room for.
+        num_workers: number of workers; None for as many as the cluster has room for.
+        cpus_per_worker, gpus_per_worker: resources that Ray reserves for a worker.
         policy, masked, timeout_s, memory_bytes, deterministic, cache_bytes: see `Worker`.
     """
 
@@ -62,9 +63,9 @@ class Members:
         self._settings = settings
         self._lock = threading.RLock()
         self._numbers = itertools.count()
-        self._ready: list[Member] = []
+        self._ready: list[Member] = []  # by number
         self._starting: list[Member] = []
-        self._looked = float("-inf")
+        self._looked = float("-inf")  # time of the last look at the cluster's nodes
         self._closed = False
 
     @property
@@ -74,29 +75,30 @@ class Members:
             return list(self._ready)
 
     def look(self, stop: Stop) -> list[Member]:
-        """The workers for a stage: joins those that have started, and starts those for which there is room now.
+        """The workers for a stage, those that have started. Starts further ones for which there is room now.
 
         The first call waits until all have started, or none more does within `SETTLE_S`.
 
         Raises:
             FedcoreError: the workers are closed.
             ClusterLost: none has started within `START_S`.
+            Stopped: the call was stopped.
         """
         with self._lock:
             if self._closed:
                 raise FedcoreError("the runtime is closed")
-            first = self._looked == float("-inf")
+            is_first_call = self._looked == float("-inf")
             if time.monotonic() - self._looked >= LOOK_EVERY_S:
                 self._looked = time.monotonic()
                 self._grow()
             self._join()
-        began = joined = time.monotonic()
-        number = 0
+        began = last_joined = time.monotonic()
+        joined = 0
         while time.monotonic() < began + START_S:
             ready = self.ready
-            if len(ready) > number:
-                number, joined = len(ready), time.monotonic()
-            if ready and not (first and self._starting and time.monotonic() < joined + SETTLE_S):
+            if len(ready) > joined:
+                joined, last_joined = len(ready), time.monotonic()
+            if ready and not (is_first_call and self._starting and time.monotonic() < last_joined + SETTLE_S):
                 break
             self._wait(stop)
         if not self.ready:
@@ -109,11 +111,12 @@ class Members:
             self._join()
             return next((m for m in self._ready if m not in excluded), None)
 
-    def least_busy(self, than: Member, stop: Stop) -> Member:
-        """The worker with the fewest requests, to replace the ended worker `than`; waits until one is ready.
+    def least_busy(self, ended: Member, stop: Stop) -> Member:
+        """The worker with the fewest requests, to replace the worker `ended`; waits until one is ready.
 
         Raises:
             ClusterLost: none has started within `START_S`.
+            Stopped: the call was stopped.
         """
         until = time.monotonic() + START_S
         while time.monotonic() < until:
@@ -123,7 +126,7 @@ class Members:
                 if self._ready:
                     return min(self._ready, key=lambda m: (m.requests, m.number))
             self._wait(stop)
-        raise ClusterLost(f"{than.name} has ended, and no other worker has started; {self._room()}")
+        raise ClusterLost(f"{ended.name} has ended, and no other worker has started; {self._room()}")
 
     def note_ended(self, member: Member) -> None:
         """Notes that a worker has ended, and starts another where there is room."""
@@ -156,6 +159,7 @@ class Members:
         return sum(self._fitting(node["Resources"]) for node in ray.nodes() if node["Alive"])
 
     def _fitting(self, resources: dict[str, float]) -> int:
+        """Number of workers that fit on a node of these resources."""
         needs = {"CPU": self._settings.cpus_per_worker, "GPU": self._settings.gpus_per_worker}
         return min(int(resources.get(name, 0) // number) for name, number in needs.items() if number)
 
@@ -170,6 +174,7 @@ class Members:
             self._starting.append(self._start())
 
     def _start(self) -> Member:
+        """Asks Ray for a worker, which starts when a node has room for it."""
         settings = self._settings
         actor = actor_class().options(num_cpus=settings.cpus_per_worker, num_gpus=settings.gpus_per_worker).remote(
             ray.get, intra_op_threads(), settings.policy, settings.masked, settings.timeout_s, settings.memory_bytes,
@@ -186,7 +191,7 @@ class Members:
         if stop.is_stopped:
             raise Stopped("the call was stopped")
         with self._lock:
-            starting = [m.described[-1] for m in self._starting]
+            starting = [m.described[-1] for m in self._starting]  # the last answer, so that the others are there too
         if starting:
             ray.wait(starting, num_returns=len(starting), timeout=0.2)
         else:

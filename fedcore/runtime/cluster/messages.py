@@ -8,13 +8,13 @@ from fedcore.types import Type
 
 @attrs.frozen
 class Source:
-    """A function that opens clients' values, from a client's id.
+    """A function from a client's id to the client's value, which a worker opens.
 
     Args:
         digest: digest of the pickled function.
-        function: reference to the pickled function.
+        function: reference to the pickled function in the object store.
         type: type of the values.
-        path: name of the values, in messages.
+        path: the user's name of the values, for messages of errors.
     """
 
     digest: str
@@ -25,10 +25,10 @@ class Source:
 
 @attrs.frozen(eq=False)
 class Bundle:
-    """Arrays in the object store.
+    """Arrays that are one object in the object store.
 
     Args:
-        reference: reference to a dictionary from digests to arrays.
+        reference: reference to the object, a dictionary from digests to arrays.
         digests: digests of the arrays.
     """
 
@@ -46,9 +46,9 @@ class Answer:
     """The answer of a worker on a run.
 
     Args:
-        result: `SliceResult` of the run or the error that its clients raise, the cause of the error, and the report,
-            packed.
-        seconds: the time of the run's graph calls.
+        result: the packed tuple of the `SliceResult` of the run or the error that its clients raise, the cause of the
+            error, and the worker's report.
+        seconds: the time of the run on the worker.
     """
 
     result: Parcel
@@ -57,13 +57,13 @@ class Answer:
 
 @attrs.frozen
 class Sent:
-    """One client stage in the object store.
+    """The parts of one execution of a client stage, or their references in the object store.
 
     Args:
-        key: identifies the stage's run.
+        key: identifies the execution.
         digest: digest of the plan.
-        plan: reference to the plan's bundle.
-        work: the parcel of the `ClientWork`, which names the tensors that are broadcast, or a reference to it.
+        plan: reference to the bytes of the plan.
+        work: the `Parcel` of the `ClientWork`, in which the tensors that are broadcast are names, or a reference to it.
         broadcasts: the bundles that have these tensors.
         sources: for each cohort the function that opens its clients; None if their values travel.
         size: clients of a slice.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 CACHE_BYTES = 2**30
+"""Default of `cache_bytes`."""
 
 
 def ray(
@@ -114,6 +115,7 @@ def ray(
 
 
 def _amount(name: str, value: Any) -> float:
+    """The number of a resource, which may be a fraction. Raises FedcoreError if it is no number, or negative."""
     number = python_scalar(value)
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < float("inf"):
         raise FedcoreError(f"{name} is a number, 0 or more, not {brief(value)}")

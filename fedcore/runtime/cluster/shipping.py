@@ -32,10 +32,10 @@ class Parcel:
     """A pickled object.
 
     Args:
-        data: the pickle; plans and arrays are names in it.
-        buffers: memory that the pickle refers to, such as the weights; at least `SMALL_BYTES` each.
+        data: the pickle; plans, and arrays that have names, are digests in it.
+        buffers: memory that the pickle refers to, of arrays without names; at least `SMALL_BYTES` each, uint8.
         names: digests of the arrays and tensors that are names in the pickle.
-        arrays: digest -> array, for those that the receiver lacks.
+        arrays: digest -> array, of the arrays among `names` that travel with the parcel.
     """
 
     data: bytes
@@ -47,7 +47,7 @@ class Parcel:
         return Parcel, (self.data, self.buffers, self.names, self.arrays)
 
     def without(self, digests: Container[str]) -> "Parcel":
-        """The parcel without these arrays, which the receiver has."""
+        """The parcel without the arrays of these digests, which the receiver has."""
         return attrs.evolve(self, arrays={d: a for d, a in self.arrays.items() if d not in digests})
 
 
@@ -55,8 +55,8 @@ def pack(value: Any, *, names_arrays: bool = False) -> Parcel:
     """Pickles an object.
 
     Args:
-        names_arrays: plans, arrays and tensors are named by digest, for clients' data and weights that several rounds
-            read.
+        names_arrays: plans, arrays and tensors become names, their digests, as for clients' data and weights that
+            several rounds read. Else they are in the pickle and its buffers.
     """
     buffers: list[np.ndarray] = []
     arrays: dict[str, np.ndarray] = {}
@@ -77,9 +77,9 @@ def pack(value: Any, *, names_arrays: bool = False) -> Parcel:
 
 
 def pack_clients(clients: ClientSlice) -> Parcel:
-    """Packs a run, with arrays by digest. Ids and numbers are pickled without a call of Python for each."""
-    kinds = set(map(type, itertools.chain.from_iterable(clients.values)))
-    return pack(clients, names_arrays=not kinds <= _ATOMS)
+    """Packs a run, with arrays by digest."""
+    types = set(map(type, itertools.chain.from_iterable(clients.values)))
+    return pack(clients, names_arrays=not types <= _ATOMS)  # the pickler of names calls Python for each object
 
 
 def unpack(
@@ -92,9 +92,9 @@ def unpack(
     """The object of a parcel.
 
     Args:
-        plan: digest -> plan; needed if the object has plans.
-        arrays: digest -> array; needed if the parcel has names of arrays.
-        tensor: digest -> tensor; by default the tensor of the array.
+        plan: digest -> plan; needed if the pickle has names of plans.
+        arrays: digest -> array; needed if the pickle has names of arrays.
+        tensor: digest -> tensor; by default makes a tensor of the array.
     """
     if tensor is None and arrays is not None:
 
@@ -107,9 +107,16 @@ def unpack(
 
 
 class _Pickler(pickle.Pickler):
+    """Pickles plans, large arrays and large tensors as names (kind, digest).
+
+    Attributes:
+        arrays: digest -> array, of the arrays and tensors that became names.
+    """
+
     arrays: dict[str, np.ndarray]
 
     def persistent_id(self, value: Any) -> tuple[str, str] | None:
+        """The name of an object, as `pickle` asks for it; None for an object that is pickled itself."""
         if type(value) in _PLAIN:  # most of the objects
             return None
         if isinstance(value, Module):
@@ -130,6 +137,7 @@ _PLAIN = {*_ATOMS, tuple, list, dict}
 
 
 def _is_large(tensor: tf.Tensor) -> bool:
+    """Whether a tensor has a numpy array of `SMALL_BYTES` or more."""
     if not tensor.dtype.is_numpy_compatible or tensor.dtype == tf.string:
         return False
     return tensor.shape.num_elements() * tensor.dtype.size >= SMALL_BYTES
@@ -139,9 +147,15 @@ _digests: IdentityCache[str] = IdentityCache(MAX_DIGESTS)
 
 
 class _Unpickler(pickle.Unpickler):
+    """Replaces the names of a `_Pickler` by their objects.
+
+    Attributes:
+        objects: kind of a name -> function from a digest to the object.
+    """
+
     objects: dict[str, Any]
 
-    def persistent_load(self, name: Any) -> Any:
+    def persistent_load(self, name: tuple[str, str]) -> Any:
         kind, digest = name
         return self.objects[kind](digest)
 
@@ -154,10 +168,10 @@ def array_digest(array: np.ndarray) -> str:
 
 
 def checked_plan(data: bytes, digest: str) -> Module:
-    """The plan of a bundle, as the driver compiled it.
+    """The plan that bytes hold, after a check that it is the plan that the driver compiled.
 
     Raises:
-        ExecutionError: the plan has another digest.
+        ExecutionError: the plan has another digest than `digest`.
     """
     plan = from_bytes(data)
     if plan.digest() != digest:

@@ -35,9 +35,9 @@ class TeamWorker(Worker):
         the cohort, has the whole run computed again.
     """
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._members: dict[int, Member] = {}
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._members: dict[int, Member] = {}  # by number
         self._parcels: IdentityCache[Parcel] = IdentityCache(MAX_SLICES)
         self._led_runs: IdentityCache[list[ClientSlice]] = IdentityCache(MAX_SLICES)
 
@@ -46,20 +46,26 @@ class TeamWorker(Worker):
         return f"{ray.get_runtime_context().get_node_id()[:8]} ({ray.util.get_node_ip_address()})"
 
     def lead(self, sent: Sent, parcel: Parcel, client_ids: ClientIds | None, team: Team) -> Answer | Missing:
-        """Has a team compute a run, and merges the partials of its parts."""
+        """Has a team compute a run, and merges the partials of its parts.
 
-        def led(work: ClientWork, clients: ClientSlice, report: Report) -> SliceResult:
-            return self._led(sent, work, clients, client_ids, self._known(team), report)
+        Args:
+            parcel: the run, packed.
+            client_ids: see `FaultPolicy`.
+            team: the team that this worker leads.
+        """
 
-        return self._answer(sent, parcel, led)
+        def lead(work: ClientWork, clients: ClientSlice, report: Report) -> SliceResult:
+            return self._lead(sent, work, clients, client_ids, self._known(team), report)
+
+        return self._answer(sent, parcel, lead)
 
     def _known(self, team: Member | Team) -> Any:
-        """The team with the members of earlier requests, which remember what they were sent."""
+        """The team with the `Member` objects of earlier requests, which remember the arrays that workers were sent."""
         if isinstance(team, Team):
             return Team(self._known(team.lead), tuple(self._known(part) for part in team.parts))
         return self._members.setdefault(team.number, team)
 
-    def _led(
+    def _lead(
         self,
         sent: Sent,
         work: ClientWork,
@@ -68,7 +74,10 @@ class TeamWorker(Worker):
         team: Team,
         report: Report,
     ) -> SliceResult:
-        parts = sorted(team.parts, key=lambda part: part.lead.requests)  # a short run has none for some
+        """The result of a run: cuts it for the parts of the team, and merges their partials."""
+        parts = sorted(
+            team.parts, key=lambda part: part.lead.requests
+        )  # a short run leaves the last parts without work
         ends: list[MemberEnded] = []
 
         def runs() -> Iterator[ClientSlice]:
@@ -83,7 +92,7 @@ class TeamWorker(Worker):
                 parcel = self._parcels.get("parcel", [run], functools.partial(pack_clients, run))
                 try:
                     result, _ = ask_for_run(parts[number], work.stage, sent, run, parcel, client_ids, report, stop)
-                except MemberEnded as error:  # the other runs go on, since the stage does
+                except MemberEnded as error:  # noted and not raised, so that `dispatch` does not stop the other runs
                     ends.append(error)
                     return
             height = (run.places // sent.size - 1).bit_length()
@@ -101,7 +110,13 @@ class TeamWorker(Worker):
         return SliceResult(None if work.zero is None else results.tree.result(), results.kept)
 
     def _cut(self, clients: ClientSlice, size: int, team: Team) -> list[ClientSlice]:
-        """The runs for the parts of a team, the objects that they were before if the run came before."""
+        """The runs into which a run is cut for the parts of a team.
+
+        A run that came before gives the same objects, so that their parcels are found.
+
+        Args:
+            size: number of clients of a slice.
+        """
         parts, workers = len(team.parts), len(team.computing)
 
         def cut() -> list[ClientSlice]:
@@ -109,8 +124,8 @@ class TeamWorker(Worker):
             lengths = RunLengths(slices, parts, width=workers // parts)
             while start < slices:
                 length = lengths.length(start, start)
-                few = clients.clients[start * size : (start + length) * size]
-                runs.append(ClientSlice(clients.first + start * size, length * size, few))
+                run_clients = clients.clients[start * size : (start + length) * size]
+                runs.append(ClientSlice(clients.first + start * size, length * size, run_clients))
                 start += length
             return runs
 
@@ -119,6 +134,6 @@ class TeamWorker(Worker):
 
 @functools.cache
 def actor_class() -> Any:
-    """The actor of a worker. Methods called in the other groups do not wait for the slices that run."""
+    """The class of the workers' actors. Calls in its concurrency groups do not wait for the slices that run."""
     make: Any = ray.remote
     return make(concurrency_groups={CONTROL: 1, **dict.fromkeys(LEVELS[1:], RUNS_OF_TEAM)})(TeamWorker)

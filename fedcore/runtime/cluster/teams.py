@@ -27,38 +27,45 @@ FAN_OUT = 32
 """The most workers or teams that one process sends runs to. So a cluster of 32 workers has no teams."""
 
 EQUAL = 0.75
-"""If nodes are teams, the smallest has this part of the largest one's workers: teams get runs of equal length."""
+"""Nodes are teams if the smallest has at least this part of the largest one's workers, as teams get runs of one length.
+"""
 
 RUNS_EACH = 2
-"""Runs of slices that a worker has at once: it computes one while the other travels."""
+"""Runs that a worker has at once: it computes one while the other travels."""
 
 RUNS_OF_TEAM = 4
-"""Runs of slices that a team has at once, since at the end of each some of its workers wait for the others."""
+"""Runs that a team has at once, since at the end of each some of its workers wait for the others."""
 
 MAX_SENT = 65_536
 """Number of digests that the driver remembers for each worker."""
 
 CONTROL = "control"
-"""Concurrency group of calls that a worker takes while it computes. `ray.method` of a method is not heeded there."""
+"""Ray's concurrency group of calls that a worker takes while it computes. Each call names the group, since Ray does not
+heed `ray.method` of the actor's methods.
+"""
 
 LEVELS = ("", "level 1", "level 2", "level 3")
-"""Concurrency groups in which a worker leads teams, by the team's level. A lead waits for lower levels only, so leads
-that wait for each other cannot block.
+"""Concurrency groups in which a worker leads teams, by the team's level (a worker has level 0). A lead waits for lower
+levels only, so leads that wait for each other cannot block.
 """
 
 
 @attrs.define(eq=False)
 class Member:
-    """A worker of the cluster.
+    """A worker of the cluster. It has the members of a `Team`, as a team of one worker.
 
     Guarantees:
       - Pickles as the handle, the number and the name.
 
     Args:
-        number: the worker's number; a worker that takes the place of another has a new number.
+        number: number of the worker; a worker that takes the place of another has a new number.
         actor: handle of its actor.
-        described: references to its `describe` and `node`, which are there when it has started.
+        described: references to the results of its `describe` and `node`, which are there when it has started.
+        name: name in messages; empty until it has started.
+        node: id and address of its node.
+        notes: remarks for the report, such as another version of TensorFlow.
         sent: digests of the arrays that it was sent.
+        lock: held while `sent` and `requests` change.
         requests: number of requests that it has not answered.
         has_ended: it answers no more.
     """
@@ -80,6 +87,7 @@ class Member:
         return Member, (self.number, self.actor, [], self.name)
 
     def note_joined(self, description: dict[str, str], node: str) -> None:
+        """Notes that the worker has started, with the results of its `describe` and `node`."""
         self.node = node
         self.name = f"worker {self.number} on node {node}"
         listed = "; ".join(differences(description, environment()))
@@ -115,7 +123,7 @@ class Team:
 
     @functools.cached_property
     def level(self) -> int:
-        """Number of the levels of leads."""
+        """Height of the tree of leads: 1 if all parts are workers."""
         return 1 + max(part.level for part in self.parts)
 
     @functools.cached_property
@@ -129,7 +137,10 @@ class Team:
 
     @property
     def open(self) -> "Member | Team | None":
-        """The team without workers that have ended, led by another one if the lead has; None if all have ended."""
+        """The team without the workers that have ended; None if all have ended.
+
+        If the lead has ended, another worker leads; if the lead alone is left, it is a worker without a team.
+        """
         if not any(member.has_ended for member in self.members):
             return self
         parts = tuple(part for each in self.parts if (part := each.open) is not None)
@@ -141,7 +152,7 @@ class Team:
 def teams_of(members: Sequence[Member]) -> list[Member | Team]:
     """The workers if they are at most `FAN_OUT`; else at most `FAN_OUT` teams of about equal size.
 
-    The lowest teams have the workers of a node each, if the nodes have about as many.
+    The lowest teams have the workers of one node each, if the nodes have about equally many, see `EQUAL`.
     """
     if len(members) <= FAN_OUT:
         return list(members)
@@ -164,24 +175,28 @@ def _teams(parts: Sequence[Member | Team]) -> list[Member | Team]:
 
 
 def _team(parts: Sequence[Member | Team]) -> Member | Team:
-    """A team of these, with a lead taken out of the first; a single one as it is."""
+    """A team of the parts, with a lead taken out of the first; a single part as it is."""
     if len(parts) == 1:
         return parts[0]
-    lead, left = _take(parts[0])
-    return Team(lead, (*left, *parts[1:]))
+    lead, others_of_first = _take(parts[0])
+    return Team(lead, (*others_of_first, *parts[1:]))
 
 
 def _take(team: Member | Team) -> tuple[Member, list[Member | Team]]:
-    """A worker that computes, and the team without it."""
+    """(a worker that computes, [the team without this worker]); an empty list if the worker is all of the team."""
     if isinstance(team, Member):
         return team, []
-    member, left = _take(team.parts[-1])
-    parts = (*team.parts[:-1], *left)
+    member, others_of_last = _take(team.parts[-1])
+    parts = (*team.parts[:-1], *others_of_last)
     return member, [Team(team.lead, parts) if parts else team.lead]
 
 
 class MemberEnded(WorkerEnded):
-    """A worker ended while it computed or led a run."""
+    """A worker ended while it computed or led a run.
+
+    Args:
+        number: number of the worker.
+    """
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message, number)
@@ -201,15 +216,17 @@ def ask_for_run(
     report: Report,
     stop: Stop,
 ) -> tuple[SliceResult, float]:
-    """The result of a run on a worker or a team, and the seconds that it took there. The report gets the placements.
+    """(result of a run, seconds that it took) on a worker or a team. The report gets what the worker reports.
 
     Args:
-        clients: the run; some of its clients are present.
+        stage: name of the stage, for the report.
+        clients: the run; at least one of its clients is present.
         parcel: the run, packed.
-        client_ids: see `FaultPolicy`; of these clients and others.
+        client_ids: ids of at least the run's clients, see `FaultPolicy`.
     Raises:
-        MemberEnded: the worker has ended, or one of the team.
-        Exception: a client raised it.
+        MemberEnded: the worker, or a worker of the team, has ended.
+        Stopped: the call was stopped.
+        Exception: the error that a client raised.
     """
     present = clients.present
     ids = None if client_ids is None else {index: client_ids[index] for index in present}
@@ -244,7 +261,10 @@ def ask_for_run(
 
 
 def _ask(team: Member | Team, sent: Sent, parcel: Parcel, client_ids: ClientIds | None, stop: Stop) -> Any:
-    """The answer of a worker. The thread waits without asking again, so it costs no CPU time meanwhile."""
+    """The `Answer` or `Missing` of a worker, or of the lead of a team.
+
+    The thread waits for one event, the answer or the stop, and does not poll, so it takes no CPU time meanwhile.
+    """
     actor, answers = team.lead.actor, _Answers()
     if isinstance(team, Member):
         reference = actor.run.remote(sent, parcel, client_ids)
@@ -260,7 +280,7 @@ def _ask(team: Member | Team, sent: Sent, parcel: Parcel, client_ids: ClientIds 
 
 
 class _Answers(queue.SimpleQueue):
-    """Gets the future of an answer, or None if the call is stopped before."""
+    """Gets the future of an answer, or None if the call is stopped before. A `Stop` cancels it."""
 
     def cancel(self) -> None:
         self.put(None)

@@ -40,9 +40,13 @@ from fedcore.runtime.reports.report import Report
 from fedcore.runtime.stopping import Stop
 
 MAX_PLANS = 64
+"""Number of plans that a worker keeps."""
 MAX_WORKS = MAX_STAGES
+"""Number of stages whose `ClientWork`, with the broadcasts on the device, a worker keeps."""
 MAX_SOURCES = 64
+"""Number of functions that open clients that a worker keeps."""
 MAX_STOPS = 64
+"""Number of executions of stages whose stops a worker remembers."""
 
 Slices = list[ClientSlice | None]
 """The slices of a run; None for a slice whose clients are all left out."""
@@ -55,7 +59,7 @@ class Worker:
       - A plan is fetched once, by digest, and its digest is checked. So are tensors that are broadcast, while one of
         the last `MAX_WORKS` stages has them.
       - Clients' arrays are cached by digest, at most `cache_bytes`. So are runs, which share these arrays: a run
-        that comes again is the same slices, so that what was packed for them is found.
+        that comes again gives the same slice objects, by which the device finds their packed data.
       - A function that opens clients is cached by its digest.
       - Slices run one after another, each with the driver's policy for clients that fail. So a client that fails
         costs its slice a second run, and no request. `stop` may arrive meanwhile, and so may other runs.
@@ -64,13 +68,14 @@ class Worker:
     Args:
         get: fetches an object by its reference.
         threads: the driver's intra-op threads.
-        policy: of clients that fail; None raises.
+        policy: policy for clients that fail; None raises.
         masked: whether clients' values are hidden, see `FaultPolicy`.
         timeout_s: seconds that a client's graph may take, and reading its data; None is no deadline.
         memory_bytes: see `fc.runtime.ray`.
-        cores: of the machine that are the worker's.
+        cores: cores of the machine that the worker reserves.
         deterministic: asks TensorFlow for deterministic operations.
-        load: loads a function that opens clients.
+        cache_bytes: bytes of clients' arrays that are kept.
+        load: unpickles a function that opens clients.
     """
 
     def __init__(
@@ -133,7 +138,7 @@ class Worker:
             client_ids: see `FaultPolicy`.
         """
 
-        def computed(work: ClientWork, clients: ClientSlice, report: Report) -> SliceResult:
+        def compute(work: ClientWork, clients: ClientSlice, report: Report) -> SliceResult:
             faults = FaultPolicy(
                 self._policy,
                 report,
@@ -144,26 +149,30 @@ class Worker:
             )
             return self._result(sent, work, self._slices(clients, work.block, sent.size), faults, report)
 
-        return self._answer(sent, parcel, computed)
+        return self._answer(sent, parcel, compute)
 
     def _answer(
         self, sent: Sent, parcel: Parcel, compute: Callable[[ClientWork, ClientSlice, Report], SliceResult]
     ) -> Answer | Missing:
-        """The answer on a run, whose result is computed by a function of the stage, the run and the report."""
+        """The answer on a run.
+
+        Args:
+            compute: computes the result, from the stage, the run and a report.
+        """
         arrays = self._receive(parcel)
         if arrays is None:
             return Missing()
         began = time.perf_counter()
-        answer: tuple
+        result: tuple  # see `Answer.result`
         report = Report()
         try:
-            answer = compute(self._work(sent), self._clients(parcel, arrays), report), None, report
+            result = compute(self._work(sent), self._clients(parcel, arrays), report), None, report
         except Exception as error:
-            answer = error, error.__cause__, report
-        return Answer(_packed_answer(answer), time.perf_counter() - began)
+            result = error, error.__cause__, report
+        return Answer(_pack_result(result), time.perf_counter() - began)
 
     def _receive(self, parcel: Parcel) -> dict[str, np.ndarray] | None:
-        """The arrays of a parcel by digest, which are cached; None if some are missing."""
+        """Digest -> array, of all arrays of a parcel, which are cached; None if the parcel and the cache lack some."""
         arrays: dict[str, np.ndarray] = {}
         with self._caches:
             for digest in parcel.names:
@@ -177,7 +186,11 @@ class Worker:
         return arrays
 
     def _clients(self, parcel: Parcel, arrays: dict[str, np.ndarray]) -> ClientSlice:
-        """A run, the object that it was before if it came before."""
+        """The run in a parcel; the same object if it came before, while it is cached.
+
+        Args:
+            arrays: digest -> array, of all arrays of the parcel.
+        """
         content = hashlib.sha256(parcel.data)
         for buffer in parcel.buffers:
             content.update(buffer.data)
@@ -190,7 +203,11 @@ class Worker:
             return clients
 
     def _slices(self, clients: ClientSlice, block: int, size: int) -> Slices:
-        """The slices of a run, the objects that they were before if it came before."""
+        """The slices of a run; the same objects if the run came before.
+
+        Args:
+            block, size: numbers of clients of a block and of a slice.
+        """
 
         def cut() -> Slices:
             parts = {(s.first - clients.first) // s.places: s for s in clients.parts(block, size)}
@@ -199,7 +216,7 @@ class Worker:
         return self._cuts.get((block, size), [clients], cut)
 
     def _result(self, sent: Sent, work: ClientWork, slices: Slices, faults: FaultPolicy, report: Report) -> SliceResult:
-        """The result of a run, without the clients that fail."""
+        """The result of a run without the clients that fail: computes slice by slice, and merges their partials."""
         stop = self._stop_of(sent.key)
         stage = self._executor.prepare(work, report, stop)
 
@@ -213,6 +230,7 @@ class Worker:
         return SliceResult(None if work.zero is None else results.tree.result(), results.kept)
 
     def _stop_of(self, key: str) -> Stop:
+        """The stop of an execution of a stage. It may be asked for, and cancelled, before the first run arrives."""
         with self._lock:
             stop = self._stops.find(key, None)
             if stop is None:
@@ -221,6 +239,7 @@ class Worker:
             return stop
 
     def _work(self, sent: Sent) -> ClientWork:
+        """The stage with its broadcasts on the device."""
         with self._caches:
             work = self._works.find(sent.key, None)
             if work is None:
@@ -237,7 +256,7 @@ class Worker:
             return work
 
     def _broadcast_tensors(self, sent: Sent, parcel: Parcel) -> dict[str, tf.Tensor]:
-        """The tensors that a stage's parcel names, on the device; those are fetched that no earlier stage has."""
+        """Digest -> tensor on the device, for the names in a stage's parcel; fetches those that no cached stage has."""
         tensors = {digest: t for digest in parcel.names if (t := self._broadcasts.get(digest)) is not None}
         missing = {*parcel.names}.difference(tensors)
         bundles = [bundle for bundle in sent.broadcasts if missing.intersection(bundle.digests)]
@@ -261,34 +280,41 @@ class Worker:
         if not any(sent.sources):
             return clients
         with Reader("fedcore-data") as reader:
-            opened = []
+            opened_clients = []
             for index, client in enumerate(clients.clients, clients.first):
                 if client is not None:
-                    read = functools.partial(self._values, sent, work, index, client, report)
+                    read = functools.partial(self._open_client, sent, work, index, client, report)
                     client = reader.call(read, self._timeout_s, stop)
-                opened.append(client)
-        return attrs.evolve(clients, clients=tuple(opened))
+                opened_clients.append(client)
+        return attrs.evolve(clients, clients=tuple(opened_clients))
 
-    def _values(self, sent: Sent, work: ClientWork, index: int, client: Sequence, report: Report) -> tuple:
-        parts = [
-            part if source is None else self._value(source, part, index, report)
-            for source, part in zip(sent.sources, client, strict=True)
+    def _open_client(self, sent: Sent, work: ClientWork, index: int, client: Sequence, report: Report) -> tuple:
+        """A client's values.
+
+        Args:
+            client: for each cohort the client's value, or its id if the cohort has a source.
+        """
+        values = [
+            value_or_id if source is None else self._open_value(source, value_or_id, index, report)
+            for source, value_or_id in zip(sent.sources, client, strict=True)
         ]
-        return work.drawn(index, tuple(parts))
+        return work.drawn(index, tuple(values))
 
-    def _value(self, source: Source, client_id: object, index: int, report: Report) -> object:
+    def _open_value(self, source: Source, client_id: object, index: int, report: Report) -> object:
+        """A client's value in the runtime's form, opened by the source's function."""
         open_client = self._sources.find(source.digest, None)
         if open_client is None:
             (data,) = self._get([source.function])
             open_client = self._load(data)
             self._sources.put(source.digest, open_client)
-        sequence = functools.partial(columns_of, note=report.note)
-        return prepare(open_client(client_id), source.type, f"{source.path}[{index}]", sequence)
+        to_columns = functools.partial(columns_of, note=report.note)
+        return prepare(open_client(client_id), source.type, f"{source.path}[{index}]", to_columns)
 
 
-def _packed_answer(answer: tuple) -> Parcel:
+def _pack_result(result: tuple) -> Parcel:
+    """Packs the tuple of `Answer.result`; an error of a class that does not pickle becomes an ExecutionError."""
     try:
-        return pack(answer)
-    except Exception:  # an error of a class that does not pickle
-        error, _, report = answer
+        return pack(result)
+    except Exception:
+        error, _, report = result
         return pack((ExecutionError(f"{type(error).__name__}: {error}"), None, report))

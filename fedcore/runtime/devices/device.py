@@ -27,7 +27,7 @@ MAX_PACKED_BYTES = 512 << 20
 """Size of a device's cache of packed client data, for clients that take part in several calls."""
 
 MAX_NUMBERS = 256
-"""Entries of the cache of scalars on a device."""
+"""Number of scalars that a device caches."""
 
 
 class DeviceExecutor:
@@ -35,7 +35,12 @@ class DeviceExecutor:
 
     Args:
         device: name of the device in TensorFlow.
-        functions: cache of executables, shared by all devices of a runtime.
+        functions: cache of executables, shared by all devices of a runtime. Default: a cache of its own.
+
+    Attributes:
+        packed: cache of packed client data.
+        products: cache of products of clients' data alone, see `Realized.products`.
+        not_finite: keys of the stages of which a client's work was not finite, see `ClientWork.key`.
     """
 
     def __init__(self, device: str, functions: ExecutableCache | None = None) -> None:
@@ -43,8 +48,8 @@ class DeviceExecutor:
         self.functions = functions or ExecutableCache()
         self.packed = packing_cache(MAX_PACKED_BYTES)
         self.products: IdentityCache[tf.Tensor] = IdentityCache(MAX_PACKED_BYTES, size_bytes)
-        self.not_finite: set[Hashable] = set()  # stages of which a client's work was not finite
-        self._suffix = device.removeprefix("/")
+        self.not_finite: set[Hashable] = set()
+        self._suffix = device.removeprefix("/")  # of the full names by which tensors name the device
         self._constants: weakref.WeakKeyDictionary[Constant, tf.Tensor] = weakref.WeakKeyDictionary()
         self._number = functools.lru_cache(MAX_NUMBERS)(_number)  # most scalars of a server state do not change
         self._compiling: weakref.WeakKeyDictionary[Realized, _Compiling] = weakref.WeakKeyDictionary()
@@ -63,9 +68,10 @@ class DeviceExecutor:
             return self._constants[value]
 
     def _here(self, value: Any) -> tf.Tensor:
+        """A tensor, array or scalar as a tensor on this device; the caller has entered `tf.device`."""
         if isinstance(value, tf.Tensor):
             if value.dtype == tf.variant:
-                return value  # of a dataset: its elements are copied
+                return value  # a dataset, whose elements are copied when they are read
             return value if value.device.endswith(self._suffix) else tf.identity(value)
         if isinstance(value, np.ndarray | np.generic) and not value.ndim and not value.dtype.hasobject:
             return self._number(value.dtype, value.tobytes())
@@ -91,6 +97,7 @@ class DeviceExecutor:
                 compiling.is_done = True
 
     def _compile(self, function: Realized, tensors: Sequence) -> None:
+        """Compiles the function; runs in the thread of `_compiler`."""
         with tf.device(self.device):
             function.get_ready(tensors)
 
@@ -102,7 +109,7 @@ class DeviceExecutor:
 
 
 class _Compiling:
-    """Whether a function is compiled; the lock is held while it is."""
+    """Whether a function is compiled for a device. The lock is held during the compilation."""
 
     __slots__ = ("is_done", "lock")
 
@@ -112,11 +119,12 @@ class _Compiling:
 
 
 _Jobs = queue.SimpleQueue[tuple[Callable[[], None], Future]]
+"""(job, future of its result)."""
 
 
 @functools.cache
 def _compiler(device: str) -> _Jobs:
-    """The jobs of the thread that compiles for a device.
+    """The queue of a thread that compiles for a device, one thread for the life of the process.
 
     For each operation and dtype, TensorFlow's layout pass searches the list of all kernels, which takes a millisecond,
     and remembers the answer for its thread only.
@@ -127,6 +135,7 @@ def _compiler(device: str) -> _Jobs:
 
 
 def _do(jobs: _Jobs) -> None:
+    """Does the jobs of a queue, one after another, without end."""
     while True:
         job, future = jobs.get()
         try:
@@ -137,12 +146,13 @@ def _do(jobs: _Jobs) -> None:
 
 
 def _stage_name(function: Realized) -> str:
-    """The name of the computation and its stage, without what TensorFlow adds to the names of functions."""
+    """The name of an executable, without the prefix and the number that TensorFlow adds to names of functions."""
     name = function.name
     return re.sub(r"^__inference_|_[0-9]+$", "", name.decode() if isinstance(name, bytes) else name)
 
 
 def _number(dtype: np.dtype, data: bytes) -> tf.Tensor:
+    """The tensor of a scalar, given by its bytes, by which NaN and -0.0 are keys of a cache too."""
     return tf.convert_to_tensor(np.frombuffer(data, dtype)[0])
 
 
@@ -157,7 +167,7 @@ def device_name(device: object, parameter: str) -> str:
     Raises:
         FedcoreError: no device has the name; the message lists the devices.
     """
-    there = [d.name for d in tf.config.list_logical_devices()]
+    existing = [d.name for d in tf.config.list_logical_devices()]
     name = device if isinstance(device, str) else getattr(device, "name", None)
     try:
         spec = tf.DeviceSpec.from_string(f"/{name.removeprefix('/')}") if isinstance(name, str) else None
@@ -166,6 +176,6 @@ def device_name(device: object, parameter: str) -> str:
     full_name = (
         f"/device:{spec.device_type}:{spec.device_index or 0}" if spec is not None and spec.device_type else None
     )
-    if full_name is None or full_name not in there:
-        raise FedcoreError(f"{parameter}: there is no device {brief(device)}; there are {', '.join(there)}")
+    if full_name is None or full_name not in existing:
+        raise FedcoreError(f"{parameter}: there is no device {brief(device)}; there are {', '.join(existing)}")
     return full_name

@@ -23,6 +23,8 @@ class ExecutableCache(LruCache[Hashable, Realized]):
         super().__init__(max_functions)
 
     def get(self, key: Hashable, compute: Callable[[], Realized]) -> Realized:
+        """As `LruCache.get`. If building an executable takes long, it is shown as a slow step."""
+
         def compute_in_step() -> Realized:
             with slow_step("building the TensorFlow function of a stage"):
                 return compute()

@@ -9,6 +9,7 @@ _is_forked = False
 
 
 def _note_fork() -> None:
+    """Notes in a new child whether it lacks threads of TensorFlow, as may a parent that was forked itself."""
     global _is_forked
     _is_forked = _is_forked or has_started()
 

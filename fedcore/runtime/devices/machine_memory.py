@@ -17,8 +17,10 @@ def memory_limit_bytes(root: Path = Path("/")) -> int:
 
 
 def _group_limits(root: Path) -> Iterator[int]:
-    """The limits of the process's control groups and of those around them; a container may see its own group only as
-    the root.
+    """The limits in bytes of the process's control groups and of the groups around these.
+
+    A container may see its own group as the root only. Version 2 of control groups has one group for all controllers,
+    without names in /proc/self/cgroup; version 1 has one for memory.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -33,6 +35,6 @@ def _group_limits(root: Path) -> Iterator[int]:
         else:
             continue
         group = Path(path.lstrip("/"))
-        for parent in [group, *group.parents]:
+        for parent in [group, *group.parents]:  # the last one is the root
             with contextlib.suppress(OSError, ValueError):  # no such group here, or "max"
                 yield int((directory / parent / file).read_text())

@@ -1,4 +1,4 @@
-"""Time of a program's operations, by TensorFlow's profiler, folded to the lines of the user.
+"""Time of a program's operations, by TensorFlow's profiler, summed by operation and line of the user.
 
 Decision 0276.
 """
@@ -17,7 +17,9 @@ from fedcore.ir import Module
 from fedcore.ir.module import NodeSource
 
 _EVENT = re.compile(r"([^:\s]*/[^:\s]*|[A-Za-z]\w*):(_?[A-Z]\w*)")
-_SHOWN = 20
+"""The name of the profiler's event of an operation: name of the node, kind of the operation."""
+
+_SHOWN = 20  # operations in the text of a profile
 
 
 @attrs.frozen
@@ -25,9 +27,9 @@ class OperationTime:
     """The time of an operation of a program.
 
     Args:
-        operation: of TensorFlow, such as `Conv2D`.
+        operation: kind of TensorFlow's operation, such as `Conv2D`.
         source: the user's code; None for operations that fedcore adds, such as those that pack clients' rows.
-        seconds: over all calls and threads.
+        seconds: time over all calls and threads.
         calls: how often it ran.
     """
 
@@ -46,7 +48,7 @@ class Profile:
     """The times of a program's operations, the longest first.
 
     Args:
-        operations: filled at the end of the profile's context.
+        operations: the times; empty until the profile's context ends.
     """
 
     operations: list[OperationTime] = attrs.field(factory=list)
@@ -84,7 +86,7 @@ class OperationProfiler:
         """Ends the profile; returns the times of the operations.
 
         Args:
-            plan: of the program, whose graphs know the sources of imported nodes.
+            plan: the program's plan, whose graphs know the sources of imported nodes; None if nothing was compiled.
         """
         tf.profiler.experimental.stop()
         with self._folder as folder:
@@ -105,9 +107,10 @@ def _read(folder: Path, plan: Module | None) -> list[OperationTime]:
                 match = _EVENT.fullmatch(plane.event_metadata[event.metadata_id].name)
                 if match is None:
                     continue
-                name, operation = match.groups()
+                name, kind = match.groups()
                 if name not in sources:
                     sources[name] = source_of_name(name, plan)
-                times[operation.removeprefix("_"), sources[name]].append(event.duration_ps * 1e-12)
-    operations = [OperationTime(o, s, sum(each), len(each)) for (o, s), each in times.items()]
+                # TensorFlow's variants of an operation, such as `_FusedConv2D`, begin with an underscore.
+                times[kind.removeprefix("_"), sources[name]].append(event.duration_ps * 1e-12)
+    operations = [OperationTime(kind, source, sum(each), len(each)) for (kind, source), each in times.items()]
     return sorted(operations, key=lambda each: -each.seconds)

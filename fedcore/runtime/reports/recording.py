@@ -24,10 +24,14 @@ if TYPE_CHECKING:
     from fedcore.runtime.clients.client_watch import WatchedValue
 
 VERSION = 1
+"""Version of the files' format."""
+
 _SAMPLES = 400  # per call; at this number every second sample is deleted, and the sampling rate halves
-MAX_VALUES = 100_000  # of the recorded clients of a call
-_numbers = itertools.count(1)
-_writing = threading.Lock()
+MAX_VALUES = 100_000
+"""The most values of recorded clients that the file of a call has."""
+
+_numbers = itertools.count(1)  # of the calls of this process
+_writing = threading.Lock()  # held while a timeline is appended to
 
 
 def trace_directory() -> Path | None:
@@ -44,6 +48,15 @@ class Recording:
       - Any thread may add spans.
       - A file is complete or absent; the timeline ends with a complete event.
       - If writing fails, the recording is lost, and the call still returns its result.
+
+    Args:
+        directory: directory of the files.
+        name: name of the computation.
+        digest: digest of its program.
+        began: time of the call's begin, in seconds since 1970.
+        spans: the call's spans: kind, name, start and end in seconds since the begin, worker (a thread), further facts.
+        samples: (seconds since the begin, resident bytes, threads).
+        values: values of the clients that are recorded.
     """
 
     directory: Path
@@ -51,8 +64,8 @@ class Recording:
     digest: str
     began: float = attrs.field(factory=time.time)
     spans: list[dict] = attrs.field(factory=list)
-    samples: list[tuple[float, int, int]] = attrs.field(factory=list)  # seconds, resident bytes, threads
-    values: list["WatchedValue"] = attrs.field(factory=list)  # of the clients that are recorded
+    samples: list[tuple[float, int, int]] = attrs.field(factory=list)
+    values: list["WatchedValue"] = attrs.field(factory=list)
     _clock: float = attrs.field(factory=time.perf_counter)
     _done: threading.Event = attrs.field(factory=threading.Event)
 
@@ -68,7 +81,7 @@ class Recording:
             self.spans.append({"kind": kind, "name": name, "start": start, "end": end, "worker": worker, **facts})
 
     def add(self, kind: str, name: str, seconds: float, worker: str) -> None:
-        """Adds a span of another process that has ended now."""
+        """Adds a span that has ended now, of another process, or one that was not entered as a `span`."""
         end = time.perf_counter() - self._clock
         self.spans.append({"kind": kind, "name": name, "start": end - seconds, "end": end, "worker": worker})
 
@@ -84,14 +97,16 @@ class Recording:
             sampler.join()
 
     def _sample(self) -> None:
-        pause_s = 0.005
+        """Samples until the call is done, and once more then."""
+        pause_s, is_done = 0.005, False
         while True:
-            self.samples.append((time.perf_counter() - self._clock, _resident_bytes(), _threads() - 1))
+            threads = _threads() - 1  # without the sampler's
+            self.samples.append((time.perf_counter() - self._clock, _resident_bytes(), threads))
+            if is_done:
+                return
             if len(self.samples) >= _SAMPLES:
                 self.samples, pause_s = self.samples[::2], pause_s * 2
-            if self._done.wait(pause_s):
-                self.samples.append((time.perf_counter() - self._clock, _resident_bytes(), _threads() - 1))
-                return
+            is_done = self._done.wait(pause_s)
 
     def write(self, report: Report, error: BaseException | None) -> None:
         """Writes the call's file, and appends its spans to the process's timeline. An error becomes a warning."""
@@ -100,7 +115,7 @@ class Recording:
 
     def _write(self, report: Report, error: BaseException | None) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        number = next(n for n in _numbers if not self._file(n).exists())  # of an earlier process with this id
+        number = next(n for n in _numbers if not self._file(n).exists())  # an earlier process may have had this id
         call = {
             "fedcore": VERSION,
             "name": self.name,
@@ -131,13 +146,17 @@ class Recording:
         self._append_timeline(number)
 
     def _file(self, number: int) -> Path:
+        """The file of the call of this number."""
         return self.directory / f"call-{os.getpid()}-{number:06}.json"
 
     def _append_timeline(self, number: int) -> None:
-        """Appends in Chrome's JSON array format, which Perfetto reads; the closing bracket may be missing."""
+        """Appends the call to the process's timeline, in Chrome's JSON array format, which Perfetto reads.
+
+        The format allows that the closing bracket is missing.
+        """
         path = self.directory / f"timeline-{os.getpid()}.json"
         workers = {name: i for i, name in enumerate(sorted({s["worker"] for s in self.spans}), 1)}
-        common = {"pid": os.getpid(), "cat": "fedcore"}
+        common = {"pid": os.getpid(), "cat": "fedcore"}  # fields of every event
         events: list[dict] = [
             {**common, "ph": "M", "name": "thread_name", "tid": i, "args": {"name": name}}
             for name, i in workers.items()
@@ -157,10 +176,10 @@ class Recording:
                 }
             )
         for seconds, resident, threads in self.samples:
-            at = {**common, "ph": "C", "ts": round(start_us + seconds * 1e6, 1), "tid": 0}
-            events.append({**at, "name": "resident MiB", "args": {"MiB": resident / 2**20}})
-            events.append({**at, "name": "threads", "args": {"threads": threads}})
-        text = "".join(json.dumps(e) + ",\n" for e in events)
+            counter = {**common, "ph": "C", "ts": round(start_us + seconds * 1e6, 1), "tid": 0}
+            events.append({**counter, "name": "resident MiB", "args": {"MiB": resident / 2**20}})
+            events.append({**counter, "name": "threads", "args": {"threads": threads}})
+        text = "".join(json.dumps(event) + ",\n" for event in events)
         _append(path, text, beginning="[\n")
 
 
@@ -190,7 +209,11 @@ def record_compilation(directory: Path, name: str, module: Module, passes: Itera
 
 
 def stages_of(module: Module, passes: Iterator[tuple[str, Module]]) -> tuple[list[dict], list[Module]]:
-    """For each pass its time, and the module's text if the pass changed it; and the modules that have a text."""
+    """(for each stage its facts for a recording, the modules that have a text).
+
+    The facts are the name of the pass, its seconds, whether it changed the module, and the module's text if it did. The
+    first stage is the module before all passes.
+    """
     type_names: dict[Type, str] = {}
     text = print_module(module, type_names=type_names)
     stages = [{"pass": module.stage, "text": text, "seconds": 0.0, "changed": True}]
@@ -206,7 +229,7 @@ def stages_of(module: Module, passes: Iterator[tuple[str, Module]]) -> tuple[lis
 
 
 def graph_texts(modules: Iterable[Module]) -> dict[str, str]:
-    """The text of the operations of each graph of the modules, by the graph's digest."""
+    """Digest of a graph -> the text of its operations, for all graphs of the modules."""
     graphs = {graph.digest: (module, graph) for module in modules for graph in module.graphs}
     if not graphs:
         return {}
@@ -228,15 +251,15 @@ def _append(path: Path, text: str, *, beginning: str) -> None:
             raise
 
 
-_unwritten: set[Path] = set()
+_unwritten: set[Path] = set()  # directories to which writing has failed
 
 
 @contextlib.contextmanager
 def _without_costing_the_call(directory: Path) -> Iterator[None]:
-    """Turns an error into a warning, once for each directory."""
+    """Turns an error of writing into a warning, once for each directory, so that the call still returns its result."""
     try:
         yield
-    except Exception as error:  # a recording must not cost the call its result
+    except Exception as error:
         if directory in _unwritten:
             return
         _unwritten.add(directory)

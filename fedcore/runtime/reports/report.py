@@ -26,11 +26,11 @@ class SecureTraffic:
 
     Args:
         op: name of the plan's merge.
-        clients: how many clients were invited.
-        contributed: how many clients' integers are in the sums.
+        clients: number of the clients that were invited.
+        contributed: number of the clients whose integers are in the sums.
         plain_bits: the bits that these clients' integers have without the protocol.
-        sent_bits: by phase (keys, shares, masked, survivors, unmasking) the bits that clients sent.
-        received_bits: by phase the bits that the server sent, before clients answered in it.
+        sent_bits: phase (keys, shares, masked, survivors, unmasking) -> the bits that clients sent.
+        received_bits: phase -> the bits that the server sent to clients, before they answered in the phase.
     """
 
     op: str
@@ -48,13 +48,13 @@ class StageMemory:
     Bytes are estimates by shapes, beside what the process holds anyway.
 
     Args:
-        budget_bytes: what client stages of the device may take.
-        needed_bytes: what this stage's calls take at once, all of them together.
-        shared_bytes: of them the broadcasts, and partials that wait for their merge.
-        client_bytes: of one client while it is computed, beside its data.
+        budget_bytes: memory that client stages of the device may take.
+        needed_bytes: memory of all calls of this stage that run at once.
+        shared_bytes: the part of it for broadcasts, and for partials that wait for their merge.
+        client_bytes: memory of one client while it is computed, beside its data.
         clients_of_call: clients of a graph call.
         clients_at_once: clients of a group, or of a loop at once.
-        calls_at_once: graph calls.
+        calls_at_once: graph calls that run at once.
         why: the reason for the width, or for the loop.
         is_limited: the budget made calls smaller, or fewer at once.
     """
@@ -107,6 +107,7 @@ class Report(HtmlDisplay):
         watch: looks at the values of single clients; None unless `fc.debug` asks for them.
         round: number of the learning process's round; None in other calls.
         kept: number of kept values, which stay in memory for a later stage or for the result.
+        seconds: time of the call.
         placements: client stage -> device -> the clients that ran there, as ranges (first, last).
         memory: client stage -> what its largest graph calls hold, for runtimes with a memory budget.
         notes: remarks for the user, such as a setting that came too late.
@@ -174,6 +175,7 @@ class Report(HtmlDisplay):
                     self.ran(stage, device, first, last)
 
     def count(self, kind: str, number: int = 1) -> None:
+        """Counts graph calls of a kind, see `graph_calls`."""
         with self._lock:
             self.graph_calls[kind] += number
 
@@ -210,14 +212,14 @@ class Report(HtmlDisplay):
     def ran(self, stage: str, device: str, first: int, last: int) -> None:
         """Adds a range of clients to a device's placements; adjacent ranges are merged."""
         with self._lock:
-            ranges = self.placements.setdefault(stage, {}).setdefault(device, [])
-            at = bisect.bisect(ranges, (first, last))
-            if at < len(ranges) and ranges[at][0] == last + 1:
-                last = ranges.pop(at)[1]
-            if at and ranges[at - 1][1] == first - 1:
-                at -= 1
-                first = ranges.pop(at)[0]
-            ranges.insert(at, (first, last))
+            ranges = self.placements.setdefault(stage, {}).setdefault(device, [])  # in order
+            position = bisect.bisect(ranges, (first, last))
+            if position < len(ranges) and ranges[position][0] == last + 1:
+                last = ranges.pop(position)[1]
+            if position and ranges[position - 1][1] == first - 1:
+                position -= 1
+                first = ranges.pop(position)[0]
+            ranges.insert(position, (first, last))
 
     @property
     def broadcast_bits(self) -> int:
@@ -231,8 +233,10 @@ class Report(HtmlDisplay):
 
     @property
     def total_graph_calls(self) -> int:
+        """The graph calls of all kinds together."""
         return sum(self.graph_calls.values())
 
 
 def _report(fields: dict[str, Any]) -> Report:
+    """Unpickles a report."""
     return Report(**fields)

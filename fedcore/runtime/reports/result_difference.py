@@ -10,9 +10,13 @@ from fedcore.types import fields_of
 
 
 def difference(have: Any, want: Any, tolerance: float = 64, path: str = "the result") -> str | None:
-    """The first difference of two results; None if they agree.
+    """The first difference of two results, as a sentence; None if they agree.
 
-    Integers must be equal. Floats may differ by `tolerance` roundings. NaN agrees with NaN.
+    Integers must be equal. NaN agrees with NaN.
+
+    Args:
+        tolerance: number of roundings by which floats may differ.
+        path: name of the part of the result that is compared, for the sentence.
     """
     fields = fields_of(want)
     if fields is not None and type(have) is type(want):
@@ -26,11 +30,12 @@ def difference(have: Any, want: Any, tolerance: float = 64, path: str = "the res
             return f"{path} is {have!r}, not {want!r}"
         pairs = [(f"{path}[{i}]", h, w) for i, (h, w) in enumerate(zip(have, want, strict=True))]
     else:
-        return None if _same(np.asarray(have), np.asarray(want), tolerance) else f"{path} is {have!r}, not {want!r}"
+        return None if _agree(np.asarray(have), np.asarray(want), tolerance) else f"{path} is {have!r}, not {want!r}"
     return next((d for p, h, w in pairs if (d := difference(h, w, tolerance, p))), None)
 
 
-def _same(have: np.ndarray, want: np.ndarray, tolerance: float) -> bool:
+def _agree(have: np.ndarray, want: np.ndarray, tolerance: float) -> bool:
+    """Whether two leaves agree, as of `difference`."""
     if have.shape != want.shape:
         return False
     if want.dtype.kind in "OSU" or have.dtype.kind in "OSU":
@@ -40,7 +45,8 @@ def _same(have: np.ndarray, want: np.ndarray, tolerance: float) -> bool:
     if want.dtype.kind not in "fc" and want.dtype.name != "bfloat16":
         return bool(np.array_equal(have, want))
     if want.dtype.kind == "c":  # part by part: an infinite real part must not hide a wrong imaginary part
-        return _same(have.real, want.real, tolerance) and _same(have.imag, want.imag, tolerance)
-    within = min(tolerance * float(ml_dtypes.finfo(want.dtype).eps), 0.1 if tolerance else 0.0)
-    close = np.isclose(have.astype(np.float64), want.astype(np.float64), within, within, equal_nan=True)
+        return _agree(have.real, want.real, tolerance) and _agree(have.imag, want.imag, tolerance)
+    # At most a tenth, since 64 roundings of bfloat16 are half of a number.
+    bound = min(tolerance * float(ml_dtypes.finfo(want.dtype).eps), 0.1)
+    close = np.isclose(have.astype(np.float64), want.astype(np.float64), bound, bound, equal_nan=True)
     return bool(close.all())
