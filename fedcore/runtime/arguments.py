@@ -1,4 +1,4 @@
-"""Converts a user's arguments to nested tuples by type, and results back to containers.
+"""Converts a user's arguments to nested tuples by type, and results back to the containers of their types.
 
 Mismatches are found before any stage runs, except in client values, which are converted when their slice is read.
 """
@@ -37,8 +37,11 @@ class ClientValues:
       - A generator is read once, and only as far as slices are taken.
 
     Args:
+        given: the user's values, one for each client.
+        convert: (value, its path) -> the value in the runtime's form.
+        path: name of the argument, or of its element, in messages.
         member_type: type of the values; None for elements of the user's values, and for values of an earlier stage.
-        is_opened_elsewhere: `given` has ids, and the place that computes a client opens its value.
+        is_opened_elsewhere: `given` has clients' ids; the process that computes a client opens its value.
     """
 
     given: Iterable
@@ -52,6 +55,7 @@ class ClientValues:
         return self.convert(value, f"{self.path}[{index}]")
 
     def __iter__(self) -> Iterator:
+        """The converted values."""
         for index, value in enumerate(self.given):
             yield self.convert_client(index, value)
 
@@ -79,7 +83,8 @@ def prepare(value: Any, type_: Type, path: str, sequence: Callable) -> Any:
     """The value in the runtime's form: structs as tuples, client values as `ClientValues`.
 
     Args:
-        sequence: converts a value of a sequence type to `Columns`.
+        path: name of the value in messages.
+        sequence: (value, sequence type, path) -> `Columns`.
     Raises:
         TypeMismatch: the value does not fit; the message names the argument, the client and the element.
     """
@@ -96,7 +101,7 @@ def prepare(value: Any, type_: Type, path: str, sequence: Callable) -> Any:
     if isinstance(type_, SequenceType):
         return sequence(value, type_, path)
     if isinstance(type_, TensorType):
-        leaf = returned.tensor(value)
+        leaf = returned.tensor(value)  # the tensor itself if the value is an array of an earlier result
         fits_as_is = type(leaf) is np.ndarray and leaf.dtype.kind in "biufc" and leaf.dtype == type_.dtype.numpy
         return leaf if fits_as_is and leaf.shape == type_.shape else tensor_leaf(leaf, type_, path)
     if isinstance(type_, FunctionType):
@@ -105,13 +110,21 @@ def prepare(value: Any, type_: Type, path: str, sequence: Callable) -> Any:
 
 
 def _element_path(path: str, index: int, name: str | None) -> str:
+    """The path of an element of a struct: `x.name`, or `x[index]` if it has no name."""
     return f"{path}[{index}]" if name is None else f"{path}.{name}"
 
 
 def _client_values(value: Any, type_: FederatedType, path: str, sequence: Callable) -> ClientValues:
-    no_list = isinstance(value, str | bytes | dict) or not hasattr(value, "__iter__") or getattr(value, "ndim", 1) == 0
-    one_client = hasattr(value, "element_spec") or is_table(value)
-    if no_list or one_client:
+    """The client values of an argument. Arguments as of `prepare`.
+
+    Raises:
+        TypeMismatch: the value has no elements, or is one client's data set or table.
+    """
+    has_no_elements = (
+        isinstance(value, str | bytes | dict) or not hasattr(value, "__iter__") or getattr(value, "ndim", 1) == 0
+    )
+    is_one_client = hasattr(value, "element_spec") or is_table(value)
+    if has_no_elements or is_one_client:
         fix = f"\n  fix: [{path}] is a list of one client" if hasattr(value, "element_spec") else ""
         raise TypeMismatch(
             f"{path} is a client value of type {type_}: give a list with one element per client, "
@@ -129,7 +142,7 @@ def _client_values(value: Any, type_: FederatedType, path: str, sequence: Callab
 
 
 def _is_column(value: object, member: Type) -> bool:
-    """Whether a value is an array of numbers of all clients, whose rows have the member's type as they are."""
+    """Whether a value is an array with a row for each client, whose rows need no conversion to the member type."""
     return (
         type(value) is np.ndarray
         and value.dtype.kind in "biufc"
@@ -140,16 +153,17 @@ def _is_column(value: object, member: Type) -> bool:
 
 
 def leaf_numbers(main: Function) -> dict[str, int]:
-    """For each parameter or element of a parameter: the number of its first leaf among the leaves of all parameters.
+    """Name of a value of the main function -> the number of its first leaf among the leaves of all parameters.
 
-    Other bindings have the number 0. A sequence's number is folded into the seed of its shuffles.
+    Values that are neither parameters nor elements of parameters have the number 0. A sequence's number is folded into
+    the seed of its shuffles.
     """
     numbers: dict[str, int] = {}
     count = 0
     for parameter in main.parameters:
         numbers[parameter.name] = count
         count += len(leaves(strip_placement(parameter.type)))
-    parameter_names, types = set(numbers), main.types()
+    parameter_names, types = set(numbers), main.types()  # of parameters, and of elements of parameters
     starts: dict[str, list[int]] = {}  # for each struct that `item` reads, the first leaves of its elements
     for op in main.operations:
         numbers[op.name] = 0
@@ -165,7 +179,10 @@ def leaf_numbers(main: Function) -> dict[str, int]:
 
 
 def restore(value: Any, type_: Type) -> Any:
-    """The result in the containers of its type. Client values become lists, sequences become datasets."""
+    """A result in the containers of its type. Client values become lists, sequences become datasets.
+
+    A client that was dropped has None, and a value at a site stays a `SiteValue`.
+    """
     if isinstance(type_, FederatedType):
         if type_.placement.name == "CLIENTS" and not type_.all_equal:
             return [v if v is None or isinstance(v, SiteValue) else restore(v, type_.member) for v in value]

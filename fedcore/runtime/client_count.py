@@ -1,6 +1,7 @@
 """The number of clients of a call, and the check that all its client arguments have that length.
 
-A call of no known number of clients is refused: without clients, a maximum would be -3.4e38 without a word.
+`fedcore.context` refuses a call that needs the number where it is unknown: taken as 0, it would make a maximum over
+clients -3.4e38 without an error.
 """
 
 from collections.abc import Iterator
@@ -54,6 +55,7 @@ class ClientCount:
 
 
 def _message(lengths: list[tuple[str, str]]) -> str:
+    """The message about arguments of different lengths, from the (name, length in words) of each."""
     clauses = [f"`{name}` has {length}" for name, length in lengths]
     return (
         f"the client values of a call must have equally many clients, but {', '.join(clauses[:-1])} and {clauses[-1]}"
@@ -61,7 +63,7 @@ def _message(lengths: list[tuple[str, str]]) -> str:
 
 
 def client_arguments(values: list, types: list[Type]) -> Iterator[ClientValues]:
-    """The client values among the arguments and their elements."""
+    """The client values among prepared arguments and the elements of their structs."""
     for value, type_ in zip(values, types, strict=True):
         if isinstance(value, ClientValues):
             yield value

@@ -33,9 +33,9 @@ class ClientSlice:
     Args:
         first: index of the slice's first client.
         places: capacity: the number of clients of a full slice, a multiple of the block size.
-        clients: for each client its values; None for a client that is left out. The last slice of a stage may have
-            fewer clients than places.
-        is_of_one_call: elements of clients were drawn by the call's seed.
+        clients: for each client the tuple of its values, one for each cohort; None for a client that is left out. The
+            last slice of a stage may have fewer clients than places.
+        is_of_one_call: whether elements of clients were drawn by the call's seed, so that no other call may have them.
     """
 
     first: int
@@ -58,13 +58,14 @@ class ClientSlice:
 
     @functools.cached_property
     def values(self) -> list[tuple]:
-        """The values of the present clients."""
+        """For each present client the tuple of its values."""
         return [client for client in self.clients if client is not None]
 
     @functools.cached_property
     def leaves(self) -> ClientLeaves:
         """The leaves of the present clients' values."""
-        return ClientLeaves([flatten(c) if any(isinstance(part, tuple) for part in c) else c for c in self.values])
+        # Flat tuples, the common case, are taken as they are.
+        return ClientLeaves([flatten(c) if any(isinstance(value, tuple) for value in c) else c for c in self.values])
 
     @functools.cached_property
     def common_layouts(self) -> tuple[Layout, ...] | None:
@@ -77,10 +78,10 @@ class ClientSlice:
         clients = self.leaves.each
         if any(isinstance(leaf, Stream) for client in clients for leaf in client):
             return None
-        places = [i for i, leaf in enumerate(clients[0]) if isinstance(leaf, Columns)] if clients else []
-        layouts = [(clients[0][i].layout, clients[0][i].batch_size) for i in places]
-        for client in clients if places else ():
-            sequences = [client[i] for i in places]
+        positions = [i for i, leaf in enumerate(clients[0]) if isinstance(leaf, Columns)] if clients else []
+        layouts = [(clients[0][i].layout, clients[0][i].batch_size) for i in positions]
+        for client in clients if positions else ():
+            sequences = [client[i] for i in positions]
             if any(s.ragged or s.has_empty_batch for s in sequences):
                 return None
             if [(s.layout, s.batch_size) for s in sequences] != layouts:
@@ -93,6 +94,7 @@ class ClientSlice:
         return attrs.evolve(self, clients=tuple(c if i in chosen else None for i, c in enumerate(self.clients)))
 
     def without(self, indices: Iterable[int]) -> "ClientSlice":
+        """This slice without the clients of these indices."""
         return self.with_only(set(self.present).difference(indices))
 
     def parts(self, block: int, most: int) -> list["ClientSlice"]:
@@ -145,12 +147,12 @@ class ClientSlice:
             merge: merges two partials, such as the `merge` of a `DeviceStage`; not called if the stage has no fold.
         """
         row = {(part.first - self.first) // part.places: r for part, r in zip(parts, results, strict=True)}
-        while len(row) > 1:  # up one row of the merge tree
-            above: dict[int, SliceResult] = {}
-            for index, right in row.items():
-                left = above.get(index // 2)
-                above[index // 2] = right if left is None else _merge_results(left, right, merge)
-            row = above
+        while len(row) > 1:  # up one row of the merge tree: index of a node -> its result
+            parents: dict[int, SliceResult] = {}
+            for index, result in row.items():
+                left = parents.get(index // 2)
+                parents[index // 2] = result if left is None else _merge_results(left, result, merge)
+            row = parents
         (whole,) = row.values()
         return whole
 
@@ -164,21 +166,22 @@ class ClientSlice:
         """
         parameters = work.module.function(work.stage).parameters
 
-        def opened(index: int, client: tuple) -> tuple:
-            own = parameters[len(parameters) - len(client) :]
-            values = [_open_value(v, p.type, f"client {index}", find) for v, p in zip(client, own, strict=True)]
+        def open_client(index: int, client: tuple) -> tuple:
+            types = [p.type for p in parameters[len(parameters) - len(client) :]]  # its values are the last parameters
+            values = [_open_value(v, type_, f"client {index}", find) for v, type_ in zip(client, types, strict=True)]
             return work.drawn(index, tuple(values))
 
-        clients = (None if c is None else opened(i, c) for i, c in enumerate(self.clients, self.first))
+        clients = (None if c is None else open_client(i, c) for i, c in enumerate(self.clients, self.first))
         return ClientSlice(self.first, self.places, tuple(clients), is_of_one_call=True)
 
     def seeds(self, seed: int) -> np.ndarray:
-        """The seeds of the present clients."""
-        every = fold_in_each(seed, self.first, len(self.clients))
-        return every if len(self.present) == len(every) else every[list(self.positions)]
+        """The seeds of the present clients, from the call's seed and their indices."""
+        seeds = fold_in_each(seed, self.first, len(self.clients))
+        return seeds if len(self.present) == len(seeds) else seeds[list(self.positions)]
 
 
 def _open_value(value: object, type_: Type, path: str, find: Callable[[SiteValue], object]) -> object:
+    """A client's value in the runtime's form; a value that is no `SiteValue` as it is. See `ClientSlice.opened`."""
     if not isinstance(value, SiteValue):
         return value
     user_value: Any = find(value)
@@ -212,5 +215,6 @@ class SliceResult:
 
 
 def _merge_results(left: SliceResult, right: SliceResult, merge: Callable[[Any, Any], Any]) -> SliceResult:
+    """The result of two neighbouring parts of a slice."""
     partial = None if left.partial is None else merge(left.partial, right.partial)
     return SliceResult(partial, {**left.kept, **right.kept}, {**left.sent_bits, **right.sent_bits})

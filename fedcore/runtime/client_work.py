@@ -38,10 +38,11 @@ class ClientWork:
     Args:
         module: the plan.
         digest: digest of the plan.
-        zero, join: names of the stages that make and merge partials; None if the stage only keeps client values.
+        zero, join: names of the plan's functions that make and merge partials; None if the stage only keeps client
+            values.
         stage: name of the client stage, a function of the plan.
-        broadcasts: nested tuples of tensors that every client gets.
-        cohorts: client values; cohort k is the stage's parameter k after the partial and the broadcasts.
+        broadcasts: values that every client gets, nested tuples of tensors.
+        cohorts: the `ClientValues`; cohort k is the stage's parameter k after the partial and the broadcasts.
         numbers: for each cohort the numbers of a value's leaves among the leaves of the call's arguments.
         keeps: the stage returns a value for each client, beside the partial.
         seed: seed of the call; a client's seed is this seed folded with the client's index.
@@ -49,10 +50,11 @@ class ClientWork:
         merge: name of the plan's operation that merges the partials.
         secure: the attribute `secure` of that operation; empty if no leaf of the partial crosses in a secure sum.
         measured: names of the stage's values that clients send and whose size is measured, see `measured_leaves`.
-        counted: if the stage takes no client value, a client value of the call, which gives the number of clients.
+        counted: if the stage takes no client value, a cohort of the call, which gives the number of clients.
         count: number of the call's clients, as far as it is known.
         without_rules: layouts for which a batching rule turned out to be missing; see `FittingSlices`.
-        without_streams: the stage's name, if it turned out to read a sequence in another way than a stream can be read.
+        without_streams: the stage's name, if the stage turned out to read a sequence in another way than a stream can
+            be read.
     """
 
     module: Module
@@ -83,8 +85,8 @@ class ClientWork:
     def key(self) -> tuple:
         """The key of the stage in caches of executables: all that `client_stage` is built from.
 
-        Two operations may run one function with different zeros, so the digest and the function do not suffice. The
-        declared stage passes are a part, so that declaring one makes the executables stale.
+        The digest and the function do not suffice, since two operations may run one function with different zeros. The
+        key has the declared stage passes, so that declaring one makes the executables stale.
 
         Decision 0328.
         """
@@ -98,7 +100,10 @@ class ClientWork:
 
     @functools.cached_property
     def built(self) -> Module:
-        """The plan that executables are built from: with the kernels that this machine has for rounded products."""
+        """The plan that executables are built from.
+
+        Where products are rounded to bfloat16, and the processor has kernels for these, the plan's graphs call them.
+        """
         rounds = self.plan.get("compute_dtype") == "bfloat16" and "bfloat16-kernels" not in self.plan.get("without", ())
         if not rounds or not has_bfloat16_products() or tf.config.get_visible_devices("GPU"):
             return self.module
@@ -107,10 +112,10 @@ class ClientWork:
         )
 
     def drawn(self, index: int, client: tuple) -> tuple:
-        """Applies the random maps in a client's sequences, whose draws follow the call's seed and the client's index.
+        """A client's values with the elements that random maps in its sequences draw, by the call's seed and the index.
 
         Args:
-            client: the client's values, one for each cohort; returned as it is if no map draws.
+            client: the client's values, one for each cohort; the same object is returned if no map draws.
         """
         if not any(getattr(leaf, "draws", False) for leaf in flatten(client)):
             return client
@@ -119,6 +124,7 @@ class ClientWork:
 
     @property
     def is_vectorised(self) -> bool:
+        """Whether the plan computes clients side by side, and not in a loop."""
         return self.plan.get("strategy") == "vectorised"
 
     @functools.cached_property
@@ -156,14 +162,15 @@ class ClientWork:
     @property
     def clients(self) -> int | None:
         """Number of clients; None if it is not known before they are read."""
-        return next((s for c in (*self.cohorts, self.counted) if c and (s := c.size) is not None), None)
+        sizes = (cohort.size for cohort in (*self.cohorts, self.counted) if cohort is not None)
+        return next((size for size in sizes if size is not None), None)
 
     @property
     def client_ids(self) -> Sequence | None:
-        """For each client its id; None if no cohort tells the ids."""
-        opened_elsewhere = (c.given for c in self.cohorts if c.is_opened_elsewhere)
-        cohorts = (c.given.client_ids for c in self.cohorts if isinstance(c.given, Cohort))
-        return next((ids for ids in (*opened_elsewhere, *cohorts) if ids is not None), None)
+        """For each client its id; None if no cohort has ids."""
+        elsewhere_ids = (c.given for c in self.cohorts if c.is_opened_elsewhere)
+        cohort_ids = (c.given.client_ids for c in self.cohorts if isinstance(c.given, Cohort))
+        return next((ids for ids in (*elsewhere_ids, *cohort_ids) if ids is not None), None)
 
     @functools.cached_property
     def kept_bytes(self) -> float:
@@ -177,6 +184,8 @@ class ClientWork:
     def slice_size(self, executors: int) -> int:
         """Number of clients of a slice: at most the plan's `call`, and small enough that every executor gets a slice.
 
+        Slices are a power of two of blocks, so that their partials are nodes of the merge tree over blocks.
+
         Args:
             executors: number of executors.
         """
@@ -184,5 +193,5 @@ class ClientWork:
         if executors == 1 or self.clients is None:
             return planned
         blocks = -(-self.clients // self.block)
-        share = -(-blocks // executors)
-        return min(planned, self.block << max(0, share - 1).bit_length())
+        blocks_each = -(-blocks // executors)
+        return min(planned, self.block << max(0, blocks_each - 1).bit_length())

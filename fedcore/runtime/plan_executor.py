@@ -41,12 +41,12 @@ class _Facts:
     """The facts of a plan that do not depend on a call.
 
     Args:
-        numbers: result of `leaf_numbers`.
-        broadcasts: name of a fold or collect -> how many of its arguments are broadcasts.
+        numbers: result of `leaf_numbers`: name of a value -> number of its first leaf.
+        broadcasts: name of a fold or collect -> the number of its broadcasts, its first operands.
         measured: names of the broadcasts whose types leave the size open.
-        struct_stages: names of the stages that `_has_only_struct_operations`.
+        struct_stages: names of the stages with struct operations only, see `_has_only_struct_operations`.
         works: name of a fold or collect -> the fields of its `ClientWork` except plan, arguments and seed.
-        types: the types of the main function's values.
+        types: name of a value of the main function -> its type.
     """
 
     numbers: dict[str, int]
@@ -60,10 +60,10 @@ class _Facts:
         """The `ClientWork` of the fold or collect `name`.
 
         Args:
-            operands: its values: first the broadcasts, then the cohorts.
+            operands: the values of its operands: first the broadcasts, then the cohorts.
         """
-        first = self.broadcasts[name]
-        broadcasts, cohorts = tuple(operands[:first]), tuple(operands[first:])
+        count_of_broadcasts = self.broadcasts[name]
+        broadcasts, cohorts = tuple(operands[:count_of_broadcasts]), tuple(operands[count_of_broadcasts:])
         return ClientWork(
             module, digest, broadcasts=broadcasts, cohorts=cohorts, seed=seed, count=count, **self.works[name]
         )
@@ -73,10 +73,10 @@ class PlanExecutor:
     """Runs planned modules.
 
     Guarantees:
-      - Makes one graph call for each server stage and for each slice, and (slices - 1) calls for each merge. Slices
-        that run when a client's work is first found not to be finite make one more; see `DeviceStage`. A server stage
-        of struct operations only needs no graph call. A pure server stage whose operands are the tensor objects of an
-        earlier run, such as the model in a second evaluation, does not run again.
+      - Makes one graph call for each server stage and for each slice, and (slices - 1) calls for each merge. Slices in
+        progress when a client's work is first found not to be finite make one more call; see `DeviceStage`. A server
+        stage of struct operations only needs no graph call. A pure server stage whose operands are the tensor objects
+        of an earlier run, such as the model in a second evaluation, does not run again.
       - Server values stay on the server's device between stages. A leaf that a server stage returns unchanged, such as
         frozen weights, is the tensor object that was given.
       - The main thread runs no graph call itself, so that it handles Ctrl-C at once.
@@ -99,10 +99,13 @@ class PlanExecutor:
         self._server_thread = Workers(1, 1, name="fedcore-server")
 
     def run(self, module: Module, digest: str, arguments: list, report: Report, stop: Stop) -> Any:
-        """The result as a nested tuple.
+        """The result of a plan, as a nested tuple.
 
         Args:
+            digest: digest of the plan.
             arguments: prepared arguments; see `arguments.prepare`.
+        Raises:
+            TypeMismatch: client arguments have different lengths, or several stages read one generator.
         """
         main = module.main
         count = ClientCount.of(arguments, [p.type for p in main.parameters])
@@ -144,18 +147,19 @@ class PlanExecutor:
         report: Report,
         stop: Stop,
     ) -> Any:
+        """The result of a server stage, the operation `run`."""
         stage = op.operands[0].name
         if stage in facts.struct_stages:
             function = module.function(stage)
             result = _restructure(function, arguments, self._server)
             return unflatten(self._server.put(flatten(result)), function.result_type)
-        firsts = [facts.numbers[o.name] for o in op.operands if isinstance(o, Ref)]
-        packed = [pack(a, seed, first) for a, first in zip(arguments, firsts, strict=True)]
+        numbers = [facts.numbers[o.name] for o in op.operands if isinstance(o, Ref)]
+        packed = [pack(argument, seed, number) for argument, number in zip(arguments, numbers, strict=True)]
         layouts = tuple(layout for layout, _ in packed)
         realized = self._server.functions.get(
             ("stage", digest, stage, layouts), lambda: realize_stage(module, stage, layouts)
         )
-        operands = [t for _, ts in packed for t in ts]
+        operands = [tensor for _, tensors in packed for tensor in tensors]
 
         def compute() -> tuple:
             report.count("server")
@@ -165,16 +169,18 @@ class PlanExecutor:
                     return self._server.call(realized, tensors, stop)
                 return self._server_thread.call(lambda: self._server.call(realized, tensors, stop), stop)
 
-        if realized.pure and operands and all(isinstance(t, tf.Tensor) for t in operands):
+        if realized.pure and operands and all(isinstance(operand, tf.Tensor) for operand in operands):
             result = self._results.get((digest, stage), operands, compute)
         else:
             result = compute()
         return _with_operands(result, realized, operands)
 
     def close(self) -> None:
+        """Ends the server's thread."""
         self._server_thread.close()
 
     def _stage(self, op: Operation, work: ClientWork, report: Report, stop: Stop) -> Any:
+        """The result of a client stage: a partial for a fold, client values for a collect; a pair if it has both."""
         merged, kept_values = checked_run(self._clients, work, report, stop)
         values = ClientValues(kept_values, lambda value, path: value, work.stage)
         if op.kind == "collect":
@@ -183,18 +189,18 @@ class PlanExecutor:
 
 
 def _with_tensors(value: Any, tensors: Iterator[tf.Tensor]) -> Any:
-    """The nested tuple with the next tensor in the place of each array."""
+    """A nested tuple with the next one of the tensors in the place of each array."""
     if isinstance(value, tuple):
         return tuple([_with_tensors(part, tensors) for part in value])
     return next(tensors) if isinstance(value, np.ndarray | np.generic) else value
 
 
 def _with_operands(result: Any, realized: Realized, operands: list) -> Any:
-    """Replaces the leaves that the stage returns unchanged by its operands.
+    """A stage's result with the operands themselves as the leaves that the stage returns unchanged.
 
     TensorFlow returns such a leaf as a new tensor object, so caches that are keyed by identity would miss it. A leaf
-    on another device than its operand stays. Replace after the cache of results: a result that held an operand would
-    keep its own key alive, so the entry would never end.
+    on another device than its operand stays. The cache of results has the result before this: a result that held an
+    operand would keep its own key alive, so the entry would never end.
 
     Args:
         result: nested tuple of tensors.
@@ -218,18 +224,19 @@ def _has_only_struct_operations(function: Function) -> bool:
 
 
 def _restructure(function: Function, arguments: list, server: DeviceExecutor) -> Any:
-    """The result of a function of struct operations only."""
+    """The result of a function of struct operations only; literals become tensors on the server's device."""
     scope, types = dict(zip((p.name for p in function.parameters), arguments, strict=True)), function.types()
     for op in function.operations:
-        operands = [scope[o.name] for o in op.operands if isinstance(o, Ref)]
-        is_literal = op.kind == "literal"
-        scope[op.name] = (
-            server.constant(op.attributes["value"]) if is_literal else _without_graph_call(op, operands, types)
-        )
+        if op.kind == "literal":
+            scope[op.name] = server.constant(op.attributes["value"])
+        else:
+            operands = [scope[o.name] for o in op.operands if isinstance(o, Ref)]
+            scope[op.name] = _without_graph_call(op, operands, types)
     return scope[function.result.name]
 
 
 def _measure(op: Operation, value: Any, report: Report) -> None:
+    """Adds the measured bits of a broadcast to the report."""
     report.measure(op.name, [int(size) for size in measured_bits(value, member_of(op.type))])
 
 
@@ -237,34 +244,38 @@ def _check_readings(module: Module, arguments: list) -> None:
     """Refuses an iterator, such as a generator, that several client stages read."""
     if not any(isinstance(leaf, ClientValues) and leaf.is_read_once for leaf in flatten(tuple(arguments))):
         return
+    # The plan's values, of which only arguments and their parts matter here; others are missing or None.
     scope: dict[str, object] = dict(zip((p.name for p in module.main.parameters), arguments, strict=True))
-    readers: dict[int, list[str]] = {}
-    values: dict[int, ClientValues] = {}
+    readers: dict[int, list[str]] = {}  # id of the user's value -> the stages that read it
+    cohorts: dict[int, ClientValues] = {}  # id of the user's value -> a cohort of it
     types = module.main.types()
     for op in module.main.operations:
         operands = [scope.get(o.name) for o in op.operands if isinstance(o, Ref)]
         if op.kind in ("fold", "collect"):
             stage = [o.name for o in op.operands if not isinstance(o, Ref)][-1]
-            cohorts = [v for v in operands if isinstance(v, ClientValues)]
-            unread = any(is_client_value(types[o.name]) for o in op.operands if isinstance(o, Ref))
-            counted = None if unread else _any_cohort(arguments)
-            for value in [*cohorts, *([counted] if counted else [])]:
-                values[id(value.given)] = value
-                readers.setdefault(id(value.given), []).append(f"@{stage}")
+            stage_cohorts = [v for v in operands if isinstance(v, ClientValues)]
+            if not any(is_client_value(types[o.name]) for o in op.operands if isinstance(o, Ref)):
+                counted = _any_cohort(arguments)  # read for the number of clients, see `ClientWork.counted`
+                stage_cohorts = [] if counted is None else [counted]
+            for cohort in stage_cohorts:
+                cohorts[id(cohort.given)] = cohort
+                readers.setdefault(id(cohort.given), []).append(f"@{stage}")
         elif op.kind == "struct":
             scope[op.name] = tuple(operands)
         elif op.kind == "item" and operands[0] is not None:
             source = operands[0]
             scope[op.name] = source if isinstance(source, ClientValues) else source[op.attributes["index"]]  # type: ignore[index]
     for key, stages in readers.items():
-        if len(stages) > 1 and values[key].is_read_once:
+        cohort = cohorts[key]
+        if len(stages) > 1 and cohort.is_read_once:
             raise TypeMismatch(
-                f"{values[key].path} is a {type(values[key].given).__name__}, which can be read once, but the plan "
+                f"{cohort.path} is a {type(cohort.given).__name__}, which can be read once, but the plan "
                 f"reads it {len(stages)} times, in {', '.join(stages)}: give a list, or an fc.Cohort"
             )
 
 
 def _any_cohort(arguments: list) -> ClientValues | None:
+    """The first cohort among prepared arguments; None if there is none."""
     return next((leaf for leaf in flatten(tuple(arguments)) if isinstance(leaf, ClientValues)), None)
 
 
@@ -281,17 +292,18 @@ def client_work(module: Module, operation: str) -> ClientWork:
 
 
 def _facts(module: Module) -> _Facts:
+    """The facts of a plan."""
     main, numbers = module.main, leaf_numbers(module.main)
-    by_name, types = {op.name: op for op in main.operations}, main.types()
-    merges = {fold_of(op, by_name).name: op for op in main.operations if op.kind == "merge"}
+    operations, types = {op.name: op for op in main.operations}, main.types()
+    merges = {fold_of(op, operations).name: op for op in main.operations if op.kind == "merge"}  # fold -> its merge
     broadcasts, works = {}, {}
     for op in main.operations:
         if op.kind in ("fold", "collect"):
             operand_names = [o.name for o in op.operands if isinstance(o, Ref)]
             broadcasts[op.name] = split_operands([types[name] for name in operand_names])
             cohorts = operand_names[broadcasts[op.name] :]
-            leaf_numbers_of = [range(n := numbers[c], n + len(leaves(member_of(types[c])))) for c in cohorts]
-            works[op.name] = _work(module, op, merges.get(op.name), broadcasts[op.name], leaf_numbers_of)
+            cohort_numbers = [range(n := numbers[c], n + len(leaves(member_of(types[c])))) for c in cohorts]
+            works[op.name] = _work_fields(module, op, merges.get(op.name), broadcasts[op.name], cohort_numbers)
     measured = [
         op.name
         for op in main.operations
@@ -301,9 +313,17 @@ def _facts(module: Module) -> _Facts:
     return _Facts(numbers, broadcasts, frozenset(measured), frozenset(struct_stages), works, types)
 
 
-def _work(
+def _work_fields(
     module: Module, op: Operation, merge: Operation | None, broadcasts: int, numbers: list[range]
 ) -> dict[str, Any]:
+    """The fields of a `ClientWork` that the plan gives.
+
+    Args:
+        op: a fold or collect.
+        merge: the merge of the fold's partials.
+        broadcasts: number of the broadcasts among the operands.
+        numbers: as of `ClientWork`.
+    """
     stage = ClientStage.from_operation(module, op, merge, broadcasts)
     sent = {} if merge is None else sent_by(module, op)
     return {

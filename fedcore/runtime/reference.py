@@ -26,7 +26,7 @@ from fedcore.types import FederatedType, SequenceType, StructType, Type, contain
 from fedcore.types.placing import is_client_value
 
 ONE_BLOCK = sys.maxsize
-"""The size of blocks in the specification: all clients are one block."""
+"""The block size of the specification: all clients are one block."""
 
 
 class ReferenceRuntime:
@@ -35,6 +35,10 @@ class ReferenceRuntime:
     Guarantees:
       - Every client is computed alone and in order, in the calling thread.
       - Only graphs use TensorFlow.
+
+    Args:
+        default_num_clients: number of clients of a call without client arguments; None if it is not known.
+        block_size: clients of a block of an aggregation, for tests of plans in parts.
     """
 
     compiles = False
@@ -45,6 +49,7 @@ class ReferenceRuntime:
         self._block_size = block_size
 
     def run(self, module: Module, arguments: list, report: Report) -> Any:
+        """The result of a module, see `Runtime.run`."""
         check_inlined_size(module)
         main = module.main
         numbers = leaf_numbers(main)
@@ -78,7 +83,7 @@ def reference(default_num_clients: int | None = None) -> ReferenceRuntime:
 
 
 def evaluator(clients: int, block_size: int = ONE_BLOCK) -> Callable:
-    """A function that evaluates an operation by its meaning.
+    """A function that evaluates an operation by its meaning, for an `Interpreter`.
 
     Args:
         clients: number of clients.
@@ -103,21 +108,27 @@ def evaluator(clients: int, block_size: int = ONE_BLOCK) -> Callable:
             if isinstance(error, FedcoreError):
                 raise
             at = f"\n  at {op.location}" if op.location else ""
-            what = reason(error) if isinstance(error, tf.errors.OpError) else str(error)
-            raise ExecutionError(f"{op.kind} failed: {what}{at}") from None
+            why = reason(error) if isinstance(error, tf.errors.OpError) else str(error)
+            raise ExecutionError(f"{op.kind} failed: {why}{at}") from None
 
     return evaluate
 
 
 def _element(value: list, index: int) -> list:
-    """An element of each client's struct; an element of an all-equal value is all-equal."""
+    """For each client an element of its struct; an element of an all-equal value is all-equal."""
     if isinstance(value, AllEqual):
         return AllEqual(value.value[index], len(value))
     return [v[index] for v in value]
 
 
 def _per_member(op: Operation, types: list[Type], index: int, function: Callee) -> Callable:
-    """The function, which gets the seed of client or element n in its call n."""
+    """A function that is operand `index` of an operation, for calls in the order of clients or elements.
+
+    If the operation declares that it calls the function for each client or element, call n gets the seed of number n.
+
+    Args:
+        types: types of the operation's operands.
+    """
     declared = lookup(op.kind)
     if index == declared.per_element:
         numbers = itertools.count()
@@ -129,33 +140,37 @@ def _per_member(op: Operation, types: list[Type], index: int, function: Callee) 
 
 
 def _materialize(value: Any, type_: Type, seed: int, number: int, count: ClientCount) -> Any:
-    """The value with client values as lists, tensors as arrays, and sequences as lists of elements.
+    """A prepared argument with client values as lists, tensors as arrays, and sequences as lists of elements.
 
     Args:
-        seed, number: decide the order of a shuffled sequence; see `Columns.elements`.
+        seed: seed of the call, or of the client.
+        number: number of the value's first leaf, see `leaf_numbers`. Both decide the order of a shuffled sequence.
     """
     if isinstance(type_, FederatedType):
         if isinstance(value, ClientValues):
             return _client_values(value, type_.member, seed, number, count)
         return _materialize(value, type_.member, seed, number, count)
     if isinstance(type_, StructType):
-        starts = itertools.accumulate((len(leaves(strip_placement(t))) for t in type_.types), initial=number)
-        return tuple(_materialize(v, t, seed, n, count) for v, t, n in zip(value, type_.types, starts, strict=False))
+        sizes = (len(leaves(strip_placement(t))) for t in type_.types)
+        numbers = itertools.accumulate(sizes, initial=number)  # the last one is that behind the struct
+        return tuple(_materialize(v, t, seed, n, count) for v, t, n in zip(value, type_.types, numbers, strict=False))
     if isinstance(type_, SequenceType):
         return value.draw(seed, number).elements(seed, number)
     return value.numpy() if isinstance(value, tf.Tensor) else value
 
 
 def _client_values(values: ClientValues, member: Type, seed: int, number: int, count: ClientCount) -> list:
+    """For each client its value, materialized by its own seed."""
     results: list = []
-    for k, value in enumerate(values):
-        count.check_reading(values.path, k + 1)
-        results.append(_materialize(value, member, fold_in(seed, k), number, count))
+    for index, value in enumerate(values):
+        count.check_reading(values.path, index + 1)
+        results.append(_materialize(value, member, fold_in(seed, index), number, count))
     count.check_ended(values.path, len(results))
     return results
 
 
 def _place(value: Any, type_: Type, clients: int) -> Any:
+    """A materialized argument with `AllEqual` in the place of all-equal client values."""
     if isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and type_.all_equal:
         return AllEqual(value, clients)
     if isinstance(type_, StructType):
@@ -164,6 +179,7 @@ def _place(value: Any, type_: Type, clients: int) -> Any:
 
 
 def _one_of_equal(value: Any, type_: Type) -> Any:
+    """A result with the common value in the place of each `AllEqual`."""
     if isinstance(type_, FederatedType):
         return value.value if type_.placement.name == "CLIENTS" and type_.all_equal else value
     if isinstance(type_, StructType):
@@ -172,6 +188,7 @@ def _one_of_equal(value: Any, type_: Type) -> Any:
 
 
 def _read_only(value: Any) -> Any:
+    """A result with read-only copies of its arrays, and scalars in the place of arrays of rank 0."""
     if isinstance(value, np.ndarray):
         if value.shape == ():
             return value.item() if value.dtype == object else value[()]

@@ -1,4 +1,4 @@
-"""Whether two modules have one meaning, in whole and in the parts in which a plan runs."""
+"""Compares the results of two modules that should have one meaning, also in the parts in which a plan runs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,15 +12,15 @@ from fedcore.types.placing import is_client_value
 
 
 def folds_clients(module: Module) -> bool:
-    """Whether clients are added up in blocks, whose partials are merged."""
+    """Whether a module adds clients up in blocks, whose partials are merged."""
     return any("block_size" in lookup(op.kind).meaning_keywords for f in module.functions for op in f.operations)
 
 
 def runs_in_parts(module: Module, three: list) -> Iterator[tuple[list, int]]:
-    """Arguments and sizes of blocks: one client, three in blocks of 1 and 2, and 65 in blocks of 8.
+    """(arguments, block size) of runs with one client, with three in blocks of 1 and of 2, and with 65 in blocks of 8.
 
     Args:
-        three: the arguments for three clients, of which those for other numbers are made.
+        three: arguments for three clients; the runs repeat or leave out these clients.
     """
     types = [p.type for p in module.main.parameters]
     for clients, block_size in ((1, 1), (3, 1), (3, 2), (65, 8)):
@@ -38,13 +38,14 @@ def change_of_result(before: Module, after: Module, values: list, block_size: in
         want = _run(before, values, block_size)
     except FedcoreError:
         return None
-    shown = "" if block_size == ONE_BLOCK else f" (clients in blocks of {block_size})"
+    blocks = "" if block_size == ONE_BLOCK else f" (clients in blocks of {block_size})"
     try:
         mismatch = difference(_run(after, values, block_size), want)
     except Exception as error:
         mismatch = f"it raises {type(error).__name__}: {error}"
-    return None if mismatch is None else mismatch + shown
+    return None if mismatch is None else mismatch + blocks
 
 
 def _run(module: Module, values: list, block_size: int) -> Any:
+    """The result of a module by the specification."""
     return ReferenceRuntime(0, block_size=block_size).run(module, values, Report(seed=0))

@@ -1,8 +1,8 @@
-"""The regions of a plan's client stages, for clients that are assumed.
+"""The regions of a plan's client stages, for assumed clients: so they can be looked at without data.
 
-A stage has a region if it is vectorised, or if it trains one client after another and keeps kernels low-rank. A region
-depends on the data of a call: on the layouts of the clients' data, padded rows, equal or unequal steps.
-The assumed clients have equally many batches of equally many rows, in order, and random values.
+A stage has a region if it is vectorised, or if it trains one client after another and keeps kernels low-rank, or rows
+of tables. A region depends on the data of a call: on the layouts of the clients' data, padded rows, equal or unequal
+steps. The assumed clients have equally many batches of equally many rows, in order, and random values.
 """
 
 import itertools
@@ -38,7 +38,7 @@ class AssumedClients:
     """The clients of a call for which regions are built.
 
     Args:
-        clients: number of clients, at most the `call` or the `block` of the plan.
+        clients: number of clients; a slice has at most as many as the plan's `call`, or its block.
         batches: elements of each sequence.
         rows: rows of a batch, and the size of every other unknown dimension.
     """
@@ -56,12 +56,13 @@ class StageRegions:
     """The regions of one client stage.
 
     Args:
-        stage: its name in the plan.
-        schedule: of the assumed clients; of a stage that trains them one by one, how it keeps kernels low-rank.
-        log: the regions of its functions, each as it was built and after the passes that changed it.
+        stage: name of the stage in the plan.
+        schedule: schedule of the assumed clients; of a stage that trains them one by one, how it keeps kernels
+            low-rank.
+        log: the regions of the stage's functions, each as it was built and after the passes that changed it.
         arguments: names of the arguments of the function of a call.
-        broadcasts: how many of these, the first ones, are broadcasts.
-        values: of the arguments, but for products of the data.
+        broadcasts: number of broadcasts, the first ones of the arguments.
+        values: values of the arguments, without those of products of the data.
     """
 
     stage: str
@@ -77,13 +78,21 @@ class StageRegions:
         return {each.function: each.region for each in self.log}
 
     def when_known(self, region: Region) -> list[Known]:
-        """When each argument of one of the regions is known."""
-        count = self.broadcasts if len(region.arguments) == len(self.arguments) else 0
-        return [Known.BROADCAST] * count + [Known.DATA] * (len(region.arguments) - count)
+        """For each argument of one of the regions the time from which on it is known."""
+        broadcasts = self.broadcasts if self._is_of_call(region) else 0
+        return [Known.BROADCAST] * broadcasts + [Known.DATA] * (len(region.arguments) - broadcasts)
+
+    def _is_of_call(self, region: Region) -> bool:
+        """Whether a region is that of a call; products of the data have fewer arguments."""
+        return len(region.arguments) == len(self.arguments)
 
     def text(self, function: str, region: Region) -> str:
-        """The text of a region, with the facts of each value."""
-        names = self.arguments if len(region.arguments) == len(self.arguments) else []
+        """The text of a region, with the facts of each value.
+
+        Args:
+            function: name of the region's function, a key of `regions`.
+        """
+        names = self.arguments if self._is_of_call(region) else []
         facts = notes(region, self.when_known(region))
         return print_region(region, name=function, arguments=names, notes=facts, shows_sources=True)
 
@@ -105,12 +114,11 @@ def _regions(work: ClientWork, assumed: AssumedClients) -> Iterator[StageRegions
     shared = [t for p in stage.shared_parameters for t in tensor_leaves(p.type)]
     values = [_values(t, t.shape, assumed.rows, rng) for t in shared]
     places = int(work.plan.get("call", work.block))
-    own = stage.client_parameters
-    each = [
-        tuple(unflatten([*_client_values(p.type, assumed, rng)], p.type) for p in own)
+    client_values = [
+        tuple(unflatten([*_client_values(p.type, assumed, rng)], p.type) for p in stage.client_parameters)
         for _ in range(min(assumed.clients, places))
     ]
-    clients = ClientSlice(0, places, tuple(each))
+    clients = ClientSlice(0, places, tuple(client_values))
     with logged_regions() as log:
         call = StageCalls(work, DeviceExecutor(default_devices()[0]), Report()).together(clients, assumes=True)
     if call is None or call.schedule is None:
@@ -123,16 +131,16 @@ def _regions(work: ClientWork, assumed: AssumedClients) -> Iterator[StageRegions
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """The names, numbered on where one repeats, as `shared_2` of a parameter `shared` beside a parameter `shared_2`."""
+    """The names, of which repeated ones get a number: `x`, `x_2`, `x_3`."""
     taken: dict[str, None] = {}  # in order
     for name in names:
-        free = next(n for n in itertools.chain([name], (f"{name}_{i}" for i in itertools.count(2))) if n not in taken)
-        taken[free] = None
+        candidates = itertools.chain([name], (f"{name}_{i}" for i in itertools.count(2)))
+        taken[next(candidate for candidate in candidates if candidate not in taken)] = None
     return list(taken)
 
 
 def _client_names(stage: ClientStage, clients: ClientSlice, *, is_vectorised: bool) -> list[str]:
-    """The names of the clients' tensors, those of products left out."""
+    """The names of the clients' tensors in a call, in order, without those of products of the data."""
     names = ["seeds", "lanes"]
     client_leaves = iter(clients.leaves.each[0])
     for parameter in stage.client_parameters:
@@ -149,11 +157,12 @@ def _client_names(stage: ClientStage, clients: ClientSlice, *, is_vectorised: bo
 
 
 def _names(name: str, count: int) -> list[str]:
+    """The names of the leaves of a value: its own name if it has one leaf, else numbered from 0."""
     return [name] if count == 1 else [f"{name}_{i}" for i in range(count)]
 
 
 def _client_values(type_: Type, assumed: AssumedClients, rng: np.random.Generator) -> Iterator:
-    """The leaves of a client's value: arrays, and columns of them."""
+    """The leaves of an assumed client's value: arrays, and the `Columns` of sequences."""
     for _, leaf in leaves(type_):
         if not isinstance(leaf, SequenceType):
             (tensor,) = tensor_leaves(leaf)
@@ -167,6 +176,11 @@ def _client_values(type_: Type, assumed: AssumedClients, rng: np.random.Generato
 
 
 def _columns(element: Type, count: int, rows: int, rng: np.random.Generator, *, is_batched: bool) -> Any:
+    """Columns of a sequence of this element type, nested as the type.
+
+    Args:
+        count: length of the columns: number of rows if the elements are batches, else of elements.
+    """
     if isinstance(element, StructType):
         parts = [_columns(t, count, rows, rng, is_batched=is_batched) for t in element.types]
         return dict(zip(element.names, parts, strict=True)) if parts and None not in element.names else tuple(parts)
@@ -176,7 +190,9 @@ def _columns(element: Type, count: int, rows: int, rng: np.random.Generator, *, 
 
 
 def _values(type_: TensorType, shape: Sequence[int | None] | None, rows: int, rng: np.random.Generator) -> np.ndarray:
-    """Small normally distributed floats, integers and bools of 0 and 1, empty strings."""
+    """An array of a shape, whose unknown sizes are `rows`: small normally distributed floats, integers and bools of 0
+    and 1, empty strings.
+    """
     if shape is None:
         raise FedcoreError(f"no client can be assumed whose value is {type_}")
     sizes = [rows if s is None else s for s in shape]

@@ -13,13 +13,14 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.tensors.cancellation import Cancellation
 
 GRACE_S = 1.5
-"""Seconds that a stopped call waits for its graph calls. A kernel that takes longer is not waited for."""
+"""Seconds that a stopped call waits for its graph calls to end; a kernel may take longer."""
 
 
 class Cancellable(Protocol):
     """Work of a call that can be ended early."""
 
-    def cancel(self) -> object: ...
+    def cancel(self) -> object:
+        """Ends the work early; any thread may call."""
 
 
 class Stopped(FedcoreError):
@@ -45,6 +46,7 @@ class Stop:
         return self._stopped
 
     def cancel(self) -> None:
+        """Stops the call, and cancels its work in progress."""
         with self._lock:
             self._stopped = True
             running = list(self._running)
@@ -52,24 +54,24 @@ class Stop:
             cancellable.cancel()
 
     @contextlib.contextmanager
-    def cancelling(self, running: "Cancellable") -> Iterator[None]:
-        """Cancels `running` with this `Stop` in the `with` block; at once if the call was stopped."""
+    def cancelling(self, work: Cancellable) -> Iterator[None]:
+        """Context in which cancelling this `Stop` cancels the work too; at once if the call was stopped before."""
         with self._lock:
-            self._running.add(running)
+            self._running.add(work)
         try:
             if self._stopped:
-                running.cancel()
+                work.cancel()
             yield
         finally:
             with self._lock:
-                self._running.discard(running)
+                self._running.discard(work)
 
     @contextlib.contextmanager
     def inner(self) -> Iterator["Stop"]:
         """A nested `Stop`: it can be cancelled alone, and is cancelled with this one."""
-        within = Stop()
-        with self.cancelling(within):
-            yield within
+        nested = Stop()
+        with self.cancelling(nested):
+            yield nested
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Cancellation]:
@@ -94,19 +96,20 @@ class Stop:
                 self._running.discard(cancellation)
 
 
-_of_task: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("fedcore_stop", default=None)
+_outer_stop: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("fedcore_stop", default=None)
+"""The `Stop` of `stopped_by` around the code of this thread or task."""
 
 
 def stopped_by(stop: Stop) -> contextlib.AbstractContextManager:
-    """Cancelling `stop` stops the calls that this thread or task makes in the `with` block."""
-    return set_inside(_of_task, stop)
+    """Context in which cancelling `stop` stops the calls that this thread or task makes."""
+    return set_inside(_outer_stop, stop)
 
 
 def stops_from_elsewhere() -> bool:
     """Whether another thread may stop the calls of this thread or task."""
-    return _of_task.get() is not None
+    return _outer_stop.get() is not None
 
 
 def current_stop() -> contextlib.AbstractContextManager[Stop]:
-    """The `Stop` for a call that this thread or task makes now."""
-    return (_of_task.get() or Stop()).inner()
+    """Context of a call that this thread or task makes; yields the `Stop` of the call."""
+    return (_outer_stop.get() or Stop()).inner()

@@ -10,17 +10,17 @@ from fedcore.runtime.stopping import Stop, Stopped
 
 @contextlib.contextmanager
 def deadline(stop: Stop, seconds: float) -> Iterator[Stop]:
-    """Gives the `Stop` for a graph call in the `with` block, and cancels it after the given seconds.
+    """Context of a graph call; yields the `Stop` of the call, which is cancelled after some seconds.
 
     Raises:
         TooLate: the graph call was cancelled by its deadline.
     """
-    with stop.inner() as within:
-        timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), within.cancel)  # it may be infinite
+    with stop.inner() as nested:
+        timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), nested.cancel)  # `seconds` may be infinite
         timer.daemon = True
         timer.start()
         try:
-            yield within
+            yield nested
         except Stopped:
             if stop.is_stopped:
                 raise
