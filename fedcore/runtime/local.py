@@ -276,29 +276,19 @@ def _is_whole(value: object) -> bool:
 
 
 def client_settings(on_client_failure: str | Drop, client_timeout_s: Any) -> tuple[Drop | None, float | None]:
-    """The fault policy and the deadline of clients.
+    """(fault policy, deadline in seconds) of clients, from the user's settings; None is no policy or no deadline.
 
     Raises:
         FedcoreError: a setting is out of its range.
     """
-    return _policy(on_client_failure), _timeout_s(client_timeout_s)
-
-
-def _policy(on_client_failure: str | Drop) -> Drop | None:
-    if isinstance(on_client_failure, Drop):
-        return on_client_failure
-    if not isinstance(on_client_failure, str) or on_client_failure != "raise":
+    policy = on_client_failure if isinstance(on_client_failure, Drop) else None
+    if policy is None and not (isinstance(on_client_failure, str) and on_client_failure == "raise"):
         raise FedcoreError(f"on_client_failure is 'raise' or fc.runtime.drop(), not {brief(on_client_failure)}")
-    return None
-
-
-def _timeout_s(client_timeout_s: Any) -> float | None:
     seconds = python_scalar(client_timeout_s)
-    if seconds is None:
-        return None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if seconds is not None and not (is_number and seconds > 0):
         raise FedcoreError(f"client_timeout_s is a number of seconds greater than 0, not {brief(seconds)}")
-    return seconds
+    return policy, seconds
 
 
 def _to_numpy(value: Any, type_: Type) -> Any:

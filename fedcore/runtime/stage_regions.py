@@ -83,7 +83,7 @@ class StageRegions:
         return [Known.BROADCAST] * broadcasts + [Known.DATA] * (len(region.arguments) - broadcasts)
 
     def _is_of_call(self, region: Region) -> bool:
-        """Whether a region is that of a call; products of the data have fewer arguments."""
+        """Whether a region is that of a call, and not that of products of the data, which has other arguments."""
         return len(region.arguments) == len(self.arguments)
 
     def text(self, function: str, region: Region) -> str:

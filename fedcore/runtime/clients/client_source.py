@@ -213,7 +213,7 @@ class ClientSource:
         return zip(*cohorts, strict=True) if len(cohorts) == 1 else self._zipped_equal(cohorts)
 
     def _zipped_equal(self, cohorts: list[Iterable]) -> Iterator[tuple]:
-        """As `_zip_cohorts`, for several cohorts. Cohorts of different lengths are refused."""
+        """The tuples of `_zip_cohorts` for several cohorts. Cohorts of different lengths are refused."""
         for index, client in enumerate(itertools.zip_longest(*cohorts, fillvalue=_ENDED)):
             ended = [c.path for c, value in zip(self._work.cohorts, client, strict=True) if value is _ENDED]
             if ended:

@@ -53,15 +53,12 @@ def is_moderate(floats: tf.Tensor) -> bool:
 
 
 def _is_finite(value: object) -> bool:
-    array: np.ndarray | None
-    if isinstance(value, np.ndarray):
-        dtype, array = tf.as_dtype(value.dtype), value
-    elif isinstance(value, tf.Tensor):
-        dtype, array = value.dtype, mapped_array(value)
-    else:
+    if not isinstance(value, np.ndarray | tf.Tensor):
         return True
+    dtype = tf.as_dtype(value.dtype)
     if not dtype.is_floating and not dtype.is_complex:
         return True
+    array = value if isinstance(value, np.ndarray) else mapped_array(value)
     if array is not None:
         return bool(np.isfinite(array).all())
     parts = [tf.math.real(value), tf.math.imag(value)] if dtype.is_complex else [value]

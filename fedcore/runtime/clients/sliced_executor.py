@@ -304,17 +304,10 @@ class _Run:
 
     def result(self) -> tuple[object, list]:
         """Computes the stage; returns the result of `ClientsExecutor.run`."""
-        clients_executor = self.clients_executor
+        workers, is_open = self.clients_executor.workers, self.clients_executor.is_open
         with self.source as runs:
             try:
-                dispatch(
-                    runs,
-                    self._compute,
-                    clients_executor.workers,
-                    self.stop,
-                    ahead=self.ahead,
-                    is_open=clients_executor.is_open,
-                )
+                dispatch(runs, self._compute, workers, self.stop, ahead=self.ahead, is_open=is_open)
             except KeyboardInterrupt as interrupt:
                 self.being_read.name_slow_in(interrupt)
                 raise
@@ -326,7 +319,7 @@ class _Run:
             needs_no_call = self.results.tree.is_merged and self.secure is None
             partial = self.results.tree.result() if needs_no_call else ABSENT
             if partial is ABSENT:
-                partial = clients_executor.workers.call(self._partial, self.stop)
+                partial = workers.call(self._partial, self.stop)
         self.report.kept += len(kept_values)
         keeps = self.work.keeps or self.work.zero is None
         return partial, [kept_values.get(i) for i in range(clients)] if keeps else []

@@ -268,6 +268,7 @@ class Worker:
         return tensors
 
     def _plan(self, digest: str, sent: Sent) -> Module:
+        """The plan of a digest, fetched if the worker lacks it."""
         plan = self._plans.find(digest, None)
         if plan is None:
             (data,) = self._get([sent.plan])

@@ -23,7 +23,7 @@ class ExecutableCache(LruCache[Hashable, Realized]):
         super().__init__(max_functions)
 
     def get(self, key: Hashable, compute: Callable[[], Realized]) -> Realized:
-        """As `LruCache.get`. If building an executable takes long, it is shown as a slow step."""
+        """The executable of a key, built if it is missing. If building takes long, it is shown as a slow step."""
 
         def compute_in_step() -> Realized:
             with slow_step("building the TensorFlow function of a stage"):

@@ -106,13 +106,13 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
     def tree(
         self, work: ClientWork, merge: Callable, report: Report, stop: Stop, *, masked: bool
     ) -> MergeTree | ClientSums:
-        if masked or work.zero is None:
+        if masked or work.zero is None:  # sites send their partials, or nothing
             return super().tree(work, merge, report, stop, masked=masked)
         accumulation = ClientStageOf(work).accumulation
         return ClientSums(self.merging.prepare(accumulation, report, stop), work.block, merge)
 
     def run(self, work: ClientWork, report: Report, stop: Stop) -> tuple[object, list]:
-        if not work.cohorts:
+        if not work.cohorts:  # the counted cohort then says at which sites the stage runs
             counted = work.counted
             if counted is None or not _is_at_sites(counted):
                 raise FedcoreError(
@@ -376,7 +376,7 @@ class _Stage:
         )
 
     def _values(self, client: tuple) -> tuple:
-        """The values that the stage takes of a client: none if the client is only counted, see `run`."""
+        """The values that the stage takes of a client; none if clients are only counted."""
         return client[: len(self._work.numbers)]
 
     def _kept_name(self, index: int, reply: Message) -> str:

@@ -191,7 +191,7 @@ class ClientSums:
         self._tree.add(number, self._partial(number, clients))
 
     is_merged = False
-    """As of `MergeTree`. Never True, since `result` may have to fold the last block."""
+    """`MergeTree.is_merged`. Never True, since `result` may have to fold the last block."""
 
     def result(self) -> Any:
         """The partial of all clients. The last block may have fewer clients than the others."""
