@@ -117,7 +117,7 @@ class StageCalls:
         return self._packed_alone(clients, streams=False)
 
     def _packed_alone(self, clients: ClientSlice, *, streams: bool) -> Call:
-        """The call of `_alone`. Raises NotStreamed if `streams`, and the stage does not read its sequences as streams."""
+        """The call of `_alone`. Raises NotStreamed if `streams`, and the stage cannot read its sequences as streams."""
         work = self.work
         (client,), seeds = clients.values, clients.seeds(work.seed)
         values = zip(work.numbers, client, strict=True)
