@@ -85,10 +85,10 @@ def check_pass(
 
     Laws: the pass changes at least one program; it keeps the meaning and the type, also where clients are added up in
     blocks that are merged in a tree (for 1, 3 and 65 clients); the result is a valid module; nothing that crossed in
-    secure sums reaches the server otherwise; crossings have the bits that their types tell; every operation has a
-    line that an operation or function had before (none only where one had none; or the pass removes all); no client
-    makes more graph calls (a local operation may become a graph call, if the sum of both does not grow); a second run
-    changes nothing (unless the pass is declared with `idempotent=False`).
+    secure sums reaches the server otherwise; crossings have the bits that their types tell; every operation has a line
+    that an operation or function had before (none only where one had none; or the pass removes all), and its own in a
+    function that the pass leaves; no client makes more graph calls (a local operation may become a graph call, if the
+    sum of both does not grow); a second run changes nothing (unless the pass is declared with `idempotent=False`).
 
     Args:
         one: a pass, its name, or a function from module to module.
@@ -267,12 +267,24 @@ def _text(module: Module) -> str:
 
 
 def _wrong_lines(before: Module, after: Module) -> list[str]:
-    """The operations after a pass without a line, or with one that nothing had before; none if all lines are gone."""
+    """The operations after a pass without a line, with one that nothing had before, or with that of another operation.
+
+    Only functions whose operations stay are compared operation by operation: names do not tell which operation of a
+    changed function was which before. None if the pass removes all lines.
+    """
     have = [(op, op.location) for f in after.functions for op in f.operations]
     lines = {f.location for f in before.functions} | {op.location for f in before.functions for op in f.operations}
     if all(line is None for _, line in have):
         return []
-    return [
+    functions = {f.name: f for f in before.functions}
+    unchanged = [(f, functions[f.name]) for f in after.functions if f == functions.get(f.name)]
+    moved = [
+        f"%{op.name} = {op.kind} has {op.location}, and had {old.location} before"
+        for f, old_f in unchanged
+        for op, old in zip(f.operations, old_f.operations, strict=True)
+        if op.location in lines and op.location != old.location
+    ]
+    return moved + [
         f"%{op.name} = {op.kind} has {'no line, as nothing' if line is None else f'{line}, which nothing'} had before"
         for op, line in have
         if line not in lines

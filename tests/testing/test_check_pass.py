@@ -292,3 +292,14 @@ def test_a_pass_that_loses_or_invents_a_line_is_found(location, says):
     text = broken(lambda m: with_operations(m, change), cases=[case], programs=0)
     assert text.startswith("the law is broken: tried keeps the user's lines\n")
     assert f"  %0 = generic_plus has {says} had before, in\n" in text
+
+
+def test_a_pass_that_swaps_the_lines_of_two_operations_is_found():
+    def swap(operations):
+        first, second, *others = operations
+        lines = first.location, second.location
+        return (attrs.evolve(first, location=lines[1]), attrs.evolve(second, location=lines[0]), *others)
+
+    text = broken(lambda m: with_operations(m, swap), cases=[CALLS], programs=0)
+    assert text.startswith("the law is broken: tried keeps the user's lines\n")
+    assert "  %0 = generic_plus has a.py:3, and had a.py:2 before, in\n" in text
