@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,26 +54,52 @@ def increment(x: tf.Tensor) -> tf.Tensor:
     return x + 1
 
 
+@fc.tf_computation
+def beside_numbers(x: Any) -> tuple:
+    return x, tf.constant([1, 2])
+
+
+@fc.tf_computation
+def reverse_rows(x: tf.Tensor) -> tf.Tensor:
+    return tf.reverse(x, [-1])
+
+
+@fc.tf_computation
+def sum_rows(x: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(x, -1)
+
+
 class _Pool(list[Value]):
     """The values of a program so far.
 
     Args:
         local_function: draws a function of values of a type.
+        steps: the placed operations to draw from.
     """
 
-    def __init__(self, local_function: Callable[[st.DrawFn, Type], Callable]) -> None:
+    def __init__(self, local_function: Callable[[st.DrawFn, Type], Callable], steps: Sequence[Callable]) -> None:
         super().__init__()
         self.local_function = local_function
+        self.steps = steps
 
 
 def _struct(types: list[Type], is_named: bool) -> StructType:
     return StructType([("abc"[i] if is_named else None, t) for i, t in enumerate(types)])
 
 
-_TENSORS = st.builds(TensorType, st.sampled_from([*DTYPES]), st.sampled_from([(), (), (2,), (0,), (3, 2), (None,)]))
-_EVERY_MEMBER = st.recursive(
-    _TENSORS, lambda inner: st.builds(_struct, st.lists(inner, max_size=2), st.booleans()), max_leaves=3
-)
+def _few(draw: st.DrawFn, items: Sequence, most: int) -> list:
+    return draw(st.lists(st.sampled_from(items), min_size=1, max_size=most, unique=True))
+
+
+def _members_of_few_types(draw: st.DrawFn) -> st.SearchStrategy[Type]:
+    """Members of a few dtypes and shapes, so that values of a program have common types."""
+    shapes = [(), (), (2,), (2,), (3, 2), (3, 2), (0,), (None,)]
+    tensors = st.builds(TensorType, st.sampled_from(_few(draw, [*DTYPES], 3)), st.sampled_from(_few(draw, shapes, 2)))
+
+    def structs(inner: st.SearchStrategy[Type]) -> st.SearchStrategy[Type]:
+        return st.builds(_struct, st.lists(inner, min_size=1, max_size=3), st.booleans())
+
+    return st.recursive(tensors, structs, max_leaves=3)
 
 
 @st.composite
@@ -82,17 +108,23 @@ def federated_modules(draw: st.DrawFn, max_steps: int = 7, *, every_dtype: bool 
 
     Args:
         every_dtype: values have every dtype and unknown sizes, operations take all that they do not refuse, and each
-            value is a result. Default: few types, for which every operation has a result.
+            value is a result. A program has a few of the dtypes, shapes and placed operations (swarm testing, Groce et
+            al. 2012): an operation without a batching rule would keep a whole stage from being batched. Default: few
+            types, for which every operation has a result.
     """
-    members = _EVERY_MEMBER if every_dtype else st.sampled_from(MEMBERS)
-    own = members | st.sampled_from(SEQUENCES) if every_dtype else st.sampled_from(MEMBERS + SEQUENCES)
+    members = _members_of_few_types(draw) if every_dtype else st.sampled_from(MEMBERS)
+    has_sequences = not every_dtype or draw(st.booleans())
+    own = members | st.sampled_from(SEQUENCES) if has_sequences else members
     at_clients = draw(st.lists(own, min_size=1, max_size=3))
     at_server = draw(st.lists(members, max_size=2))
     refusals = (TypeMismatch, TracingError) if every_dtype else ()
     module = ModuleBuilder("traced")
     builder = Builder(module, salted="")
     with builder:
-        pool = _Pool(_function_of_any_type if every_dtype else _local_function)
+        local_function, steps = _local_function, STEPS
+        if every_dtype:
+            local_function, steps = _function_of_any_type, [map_locally, map_locally, *_few(draw, STEPS, 4)]
+        pool = _Pool(local_function, steps)
         pool += [builder.parameter(f"c{i}", FederatedType(m, CLIENTS)) for i, m in enumerate(at_clients)]
         pool += [builder.parameter(f"s{i}", FederatedType(m, SERVER)) for i, m in enumerate(at_server)]
         for _ in range(draw(st.integers(1, max_steps))):
@@ -112,7 +144,7 @@ def _has_sequence(type_: Type) -> bool:
 
 
 def _step(draw: st.DrawFn, pool: _Pool) -> Value:
-    steps = [step for step in STEPS if step(draw, pool, only_asks=True)]
+    steps = [step for step in pool.steps if step(draw, pool, only_asks=True)]
     return draw(st.sampled_from(steps))(draw, pool)
 
 
@@ -358,42 +390,59 @@ _BINARY: dict[str, Callable] = {
 
 
 def _function_of_any_type(draw: st.DrawFn, type_: Type) -> Callable:
-    """A function of one to three operations; it leaves out those that refuse their operands."""
+    """A function of several operations, which returns the last results; it leaves out those that refuse operands."""
 
     def fn(x: Value) -> Any:
-        for _ in range(draw(st.integers(1, 3))):
+        values = [x, *([x[i] for i in range(len(x.type))] if isinstance(x.type, StructType) else [])]
+        for _ in range(draw(st.integers(3, 8))):
             with contextlib.suppress(TypeMismatch, TracingError):
-                x = x.builder.value(_operation(draw, x))
-        return x
+                values.append(x.builder.value(_operation(draw, values)))
+        return tuple(values[-3:])
 
     return with_parameters(fn, 1)
 
 
-def _operation(draw: st.DrawFn, x: Value) -> Any:
-    """A random operation on a value of any type."""
+def _operation(draw: st.DrawFn, values: list[Value]) -> Any:
+    """A random operation on values of any types."""
+    x = values[-1 - draw(st.integers(0, min(3, len(values) - 1)))]
     if isinstance(x.type, SequenceType):
         twice = draw(st.booleans())
         return fc.sequence_sum(fc.sequence_map(lambda e: fc.generic_plus(e, e), x) if twice else x)
-    kind = draw(st.sampled_from(["binary", "binary", "binary", "cast", "cast", "where", "pair", "item", "graph"]))
+    kind = draw(st.sampled_from([*["binary"] * 5, *["cast"] * 2, *["where"] * 2, "pair", "graph", "graph"]))
     if kind == "cast":
         return fc.cast(x, draw(st.sampled_from([*DTYPES])))
-    if kind == "item" and isinstance(x.type, StructType) and len(x.type):
-        return x[draw(st.integers(0, len(x.type) - 1))]
     if kind == "graph":
-        return fc.tf_computation(x.type)(lambda v: (v, tf.constant([1, 2])))(x)
-    dtype = x.type.dtype.name if isinstance(x.type, TensorType) else "float32"
-    other = x if draw(st.booleans()) else _any_number(draw, dtype if draw(st.booleans()) else None)
+        return _graph_of_any_type(draw, x.type)(x)
+    other = _other_operand(draw, x, values)
     if kind == "pair":
         return (x, other) if draw(st.booleans()) else (other, x)
     if kind == "where":
-        condition = fc.equal(x, x) if draw(st.booleans()) else _any_number(draw, "bool")
+        condition = fc.equal(x, other) if draw(st.booleans()) else _any_number(draw, "bool")
         return fc.where(condition, x, other)
     return draw(st.sampled_from(_BINARY_OF_ANY_TYPE))(x, other)
 
 
+def _other_operand(draw: st.DrawFn, x: Value, values: list[Value]) -> Any:
+    """A value of the type of x, or a number; one time in eight of a dtype that may not fit."""
+    others = [v for v in values if v.type == x.type and v is not x]
+    kind = draw(st.integers(0, 7))
+    if kind < 5 and others:
+        return draw(st.sampled_from(others))
+    dtype = x.type.dtype.name if isinstance(x.type, TensorType) else "float32"
+    return _any_number(draw, dtype if kind < 7 else None)
+
+
+def _graph_of_any_type(draw: st.DrawFn, type_: Type) -> Callable:
+    """A graph. Sums are of two numbers, which have no other order."""
+    graphs = [beside_numbers]
+    if isinstance(type_, TensorType) and type_.shape:
+        graphs += [reverse_rows, *[sum_rows] * (3 if type_.dtype.is_numeric else 0)]
+    return draw(st.sampled_from(graphs))
+
+
 _BINARY_OF_ANY_TYPE = (
-    *(fc.generic_plus, fc.generic_minus, fc.generic_multiply, fc.generic_divide),
-    *(fc.minimum, fc.maximum, fc.modulo, fc.less, fc.equal),
+    *[fc.generic_plus, fc.generic_minus, fc.generic_multiply] * 3,
+    *(fc.generic_divide, fc.minimum, fc.maximum, fc.modulo, fc.less, fc.equal),
 )
 
 

@@ -17,7 +17,7 @@ RUNTIMES = {
     "looped": {"workers_per_device": 1, "vectorize": False},
     "small blocks": {"workers_per_device": 2, "vectorize": 3, "block_size": 2},
 }
-CLIENT_COUNTS = (0, 1, 2, 3, 5, 11)
+CLIENT_COUNTS = (3, 2, 5, 1, 11, 0)
 SOAK = range(100, 520)
 
 
@@ -38,15 +38,16 @@ def outcome(module, values, runtime):
 
 
 def check_programs(seed: int, programs: int, runtimes: dict) -> None:
-    runtime = runtimes[list(runtimes)[seed % len(runtimes)]]
-
     @hypothesis.seed(seed)
     @hypothesis.settings(max_examples=programs, derandomize=False, database=None, deadline=None, print_blob=False,
                          suppress_health_check=[*hypothesis.HealthCheck])  # fmt: skip
     @hypothesis.given(st.data())
     def check(data):
-        module = data.draw(federated_modules(20, every_dtype=True))
-        values = data.draw(arguments(module, CLIENT_COUNTS[seed % 6], "exact"))
+        runtime = runtimes[data.draw(st.sampled_from(["stacked", "small blocks", *RUNTIMES]))]
+        clients = data.draw(st.sampled_from(CLIENT_COUNTS))
+        module = data.draw(federated_modules(6, every_dtype=True))
+        hypothesis.assume(len(module.main.operations) > 2)  # hypothesis draws the least program first
+        values = data.draw(arguments(module, clients, "exact"))
         want, have = (outcome(module, values, r) for r in (fc.runtime.reference(), runtime))
         if isinstance(want, FedcoreError):  # a program that one refuses, the other does too
             assert isinstance(have, FedcoreError), str(module)
@@ -58,7 +59,7 @@ def check_programs(seed: int, programs: int, runtimes: dict) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_programs_give_what_the_meanings_give(seed, runtimes):
-    check_programs(seed, 4, runtimes)
+    check_programs(seed, 3, runtimes)
 
 
 @pytest.mark.soak
