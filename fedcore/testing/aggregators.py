@@ -18,7 +18,7 @@ from fedcore.runtime import LocalRuntime, Runtime
 from fedcore.runtime.reports.result_difference import difference
 from fedcore.templates import AggregationProcess
 from fedcore.testing.generated import Values
-from fedcore.testing.laws import LawBroken
+from fedcore.testing.laws import REFUSALS, LawBroken, describe_raised, expected_compilations
 from fedcore.types import FederatedType, Type, fits, to_type
 
 COHORTS = ((0, "small"), (1, "small"), (2, "special"), (7, "small"), (20, "small"))
@@ -33,6 +33,7 @@ WEIGHT_SCALES = (1, 1 / 32, 97)
 """Factors of the weights, by round with a meaning: some sum up to less than 1, others need more than 8 bits."""
 
 
+@expected_compilations()
 def check_aggregator(
     factory: AggregationFactory,
     value_type: object,
@@ -107,8 +108,12 @@ def _check_other_types(name: str, factory: AggregationFactory, types: list[Type]
     other = [to_type([types[0], types[0]]), *types[1:]]
     try:
         process = factory.create(*other)
-    except Exception:  # it takes the author's type only
+    except REFUSALS:  # it takes the author's type only
         return
+    except Exception as error:
+        fix = "\nfix: raise fc.errors.TypeMismatch for types that it refuses"
+        what = f"for {other[0]} it raises {describe_raised(error)}{fix}"
+        raise LawBroken(f"{name}: create gives a process for the types, or refuses them", what) from error
     _check_types(name, process, other)
 
 

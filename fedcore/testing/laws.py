@@ -1,8 +1,17 @@
-"""The error for a law that does not hold, the text of an error that a part raises, and the count of open files."""
+"""The error for a law that does not hold, the text of an error that a part raises, and the resources of a check."""
 
+import contextlib
 import os
+import warnings
+from collections.abc import Iterator
 
+import tensorflow as tf
+
+from fedcore.errors import FedcoreError
 from fedcore.ir.locations import line_of_error
+
+REFUSALS = (FedcoreError, TypeError, ValueError, NotImplementedError, tf.errors.OpError)
+"""The errors by which fedcore, Python and TensorFlow refuse a type; others, as of a wrong name, are mistakes."""
 
 
 class LawBroken(AssertionError):
@@ -21,6 +30,14 @@ class LawBroken(AssertionError):
 def describe_raised(error: BaseException) -> str:
     """The error that a part raises, with the innermost line of the user's code that it passed."""
     return f"{type(error).__name__}: {error}{line_of_error(error)}"
+
+
+@contextlib.contextmanager
+def expected_compilations() -> Iterator[None]:
+    """Ignores warnings of repeated compilations: a check in a loop compiles the programs of its parts each time."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r".*: compiled \d+ times", RuntimeWarning)
+        yield
 
 
 def open_files() -> int:

@@ -10,9 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.compiler.host_target import host_target
+from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding
 from fedcore.graphs.batched.batching_policy import ISAS_OF_EQUAL_ROWS
-from fedcore.testing.laws import LawBroken
+from fedcore.testing.laws import REFUSALS, LawBroken
 from fedcore.testing.rule_cases import CLIENTS, REFUSED, Operand, RuleCase
 from fedcore.testing.rule_layouts import Form, Layout, Place
 from fedcore.testing.rule_subjects import BatchedRun, Results, Subject, run_batched, shown_path
@@ -103,11 +104,8 @@ class Run:
         """Each client has what it has alone, and bits that depend neither on the others, its lane nor the padding."""
         for key in self._keys():
             outcome = self._outcomes[key]
-            if (
-                self.case.spread == REFUSED
-                and isinstance(outcome, Exception)
-                and not isinstance(outcome, NoBatchingRule)
-            ):
+            is_refusal = isinstance(outcome, REFUSALS) and not isinstance(outcome, NoBatchingRule)
+            if self.case.spread == REFUSED and is_refusal:
                 continue
             results = self._results(key)
             for lane, k in enumerate(key.lanes):
@@ -181,10 +179,9 @@ class Run:
         The error is of the whole run. It names client 0, since a law is reported for a client.
         """
         place = _innermost_place(error)
-        text = str(error).split("\n")[0][:300]
-        what = (
-            f"it raises {type(error).__name__}{place}: {text}\nfix: raise NoBatchingRule for operands that it refuses"
-        )
+        what = f"it raises {type(error).__name__}{place}: {error}"
+        if not isinstance(error, FedcoreError):
+            what = f"{what.split(chr(10))[0][:300]}\nfix: raise NoBatchingRule for operands that it refuses"
         return self._broken("runs, or refuses operands", what, Client(0, 0, CLIENTS))
 
     def _operands_of(self, client: int) -> list[np.ndarray]:

@@ -83,6 +83,25 @@ def test_an_aggregator_for_other_types_is_found():
     assert "Mine: create gives a process for the types\n  next takes {int32}@CLIENTS, not {float32}@CLIENTS" in text
 
 
+def raising(value_type):
+    return Mine().create(value_type) if isinstance(value_type, fc.TensorType) else 1 // 0
+
+
+def refused(value_type):
+    if not isinstance(value_type, fc.TensorType):
+        raise TypeMismatch("tensors only")
+    return Mine().create(value_type)
+
+
+def test_an_error_for_other_types_is_no_refusal_unless_it_refuses_them():
+    text = broken(Mine(create=raising), "float32")
+    assert "Mine: create gives a process for the types, or refuses them\n  for list<float32,float32> it raises " in text
+    place = f"tests/testing/test_check_aggregator.py:{raising.__code__.co_firstlineno + 1}"
+    assert f"ZeroDivisionError: integer division or modulo by zero\n    at {place}: " in text
+    assert "fix: raise fc.errors.TypeMismatch for types that it refuses" in text
+    fc.testing.check_aggregator(Mine(create=refused), "float32")
+
+
 def test_a_factory_that_creates_no_aggregation_process_is_found():
     def iterative(value_type):
         process = Mine().create(value_type)

@@ -263,6 +263,27 @@ def test_a_rule_that_raises_is_named_with_the_line_that_raised():
         assert "fix: raise NoBatchingRule for operands that it refuses" in text
 
 
+@pytest.mark.parametrize(
+    ("wrap", "says"),
+    [
+        (lambda x, tensor: [tensor], "returns <Value float32["),
+        (lambda x, tensor: [[x.with_tensor(tensor)]], "returns [BatchedValue("),
+        (lambda x, tensor: None, "returns None, "),
+        (lambda x, tensor: x.with_tensor([tensor]), "returns a BatchedValue whose tensor is [<Value float32["),
+    ],
+)
+def test_a_rule_that_returns_no_batched_values_is_named_with_its_line(wrap, says):
+    def rule(evaluation, node, x):
+        return wrap(x, right_dawsn(evaluation, node, x).tensor)
+
+    batching_rule("Dawsn")(rule)
+    text = broken("Dawsn")
+    line = rule.__code__.co_firstlineno
+    assert f"it raises InvalidValue: the batching rule of Dawsn ({__name__}, line {line}) {says}" in text
+    assert "not a BatchedValue with a tensor\n    fix: return x.with_tensor(tensor), or a list of these" in text
+    assert "NoBatchingRule" not in text
+
+
 def test_a_rule_that_refuses_everything_is_told_with_its_reason():
     batching_rule("Dawsn")(refuses_everything)
     text = broken("Dawsn")

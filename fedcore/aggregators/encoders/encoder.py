@@ -213,6 +213,13 @@ class CodeStructure:
         for tensor in tensors_of(self.code):
             if not tensor.shape.is_fully_defined():
                 raise TypeMismatch(f"{type(encoder).__name__}: a part of the code has the unknown shape {tensor.shape}")
+        for leaf in tf.nest.flatten(self.code):
+            if isinstance(leaf, Integers) and not leaf.values.dtype.is_integer:
+                name = encoder.name or type(encoder).__name__
+                raise TypeMismatch(
+                    f"{name}: the values of its Integers are {leaf.values.dtype.name}, not int32 or uint8\n"
+                    "  fix: tf.cast(values, tf.int32), after rounding"
+                )
 
     @property
     def first(self) -> tf.TensorSpec:

@@ -23,6 +23,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
+from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.batched.aligned_reductions import MOST_AXES, packet_padding
 from fedcore.graphs.batched.batched_value import (
     BatchedValue,
@@ -31,6 +32,7 @@ from fedcore.graphs.batched.batched_value import (
     Padding,
     Presence,
     batching_rules,
+    place_of_rule,
 )
 from fedcore.graphs.batched.changed_rows import ChangedRows
 from fedcore.graphs.batched.known_values import MAX_ENTRIES, fold
@@ -229,6 +231,7 @@ class BatchedEvaluation:
 
         Raises:
             NoBatchingRule: there is no rule, an operand has too many axes, or TensorFlow refuses the shapes.
+            FedcoreError: the rule returns anything but `BatchedValue`s; says where it is.
         """
         rule = _rule_of(node)
         max_axes = _MOST_AXES.get(node.op)
@@ -245,7 +248,16 @@ class BatchedEvaluation:
             raise NoBatchingRule(error.op, f"{error.why}: `{operand}`") from None
         except (TypeError, ValueError) as error:  # raised by TensorFlow for shapes that the rule does not foresee
             raise NoBatchingRule(node.op, f"{error}") from error
-        return results if isinstance(results, list) else [results]
+        results = results if isinstance(results, list) else [results]
+        for result in results:
+            if not isinstance(result, BatchedValue) or not isinstance(result.tensor, Value | None):
+                is_value = isinstance(result, BatchedValue)
+                actual = f"a BatchedValue whose tensor is {brief(result.tensor)}" if is_value else brief(result)
+                raise FedcoreError(
+                    f"the batching rule of {node.op} ({place_of_rule(node.op)}) returns {actual}, not a BatchedValue "
+                    "with a tensor\n  fix: return x.with_tensor(tensor), or a list of these for several results"
+                )
+        return results
 
     # --- values as tensors ---
 
