@@ -189,22 +189,17 @@ def test_lloyd_max_has_less_error_than_equal_levels():
 
 
 @pytest.mark.parametrize("encoder", [encoders.uniform_quantization(bits=5), encoders.entropy(), encoders.top_k(0.1)])
-def test_an_altered_code_is_an_error_or_a_value(encoder):
+def test_an_altered_code_decodes_to_a_value(encoder):
     encode, decode = codec(encoder, tf.TensorSpec([300]))
     sent = encode(normal(300), [1, 2])
-    rng, outcomes = np.random.default_rng(0), set()
+    rng = np.random.default_rng(0)
     for _ in range(20):
         altered = tf.nest.map_structure(lambda t: t.numpy().copy(), sent)
         for tensor in tf.nest.flatten(altered):
             data = np.atleast_1d(tensor).view(np.uint8)
             if tensor.ndim:
                 data[rng.integers(len(data), size=3)] ^= np.uint8(1 << rng.integers(8))
-        try:
-            assert decode(altered, [1, 2]).shape == (300,)
-            outcomes.add("value")
-        except tf.errors.OpError:
-            outcomes.add("error")
-    assert "value" in outcomes
+        assert decode(altered, [1, 2]).shape == (300,)
 
 
 def test_check_encoder_tells_an_error_that_is_too_large():

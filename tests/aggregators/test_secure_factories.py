@@ -220,6 +220,13 @@ def test_a_quantized_sum_takes_a_client_value_and_bounds_of_one_kind():
         fc.federated_computation(clients, server)(lambda v, b: agg.secure_quantized_sum(v, 0.0, b))
 
 
+@pytest.mark.parametrize("bound", ["bool@SERVER", "complex64@SERVER", "float32[2]@SERVER", "float32@CLIENTS"])
+def test_bounds_of_a_quantized_sum_are_real_scalars_at_the_server(bound):
+    types = [fc.types.parse_type(t) for t in ("{float32}@CLIENTS", bound)]
+    with pytest.raises(TypeMismatch, match=f"lower_bound is a number at the server, .*, not {re.escape(bound)}"):
+        fc.federated_computation(*types)(lambda v, b: agg.secure_quantized_sum(v, b, b))
+
+
 def estimate(start, **options):
     return agg.PrivateQuantileEstimationProcess.no_noise(start, 1.0, 1.0, **options)
 
