@@ -377,6 +377,63 @@ def test_the_verifier_names_the_binding_of_a_line_with(what):
     assert says in str(raised.value)
 
 
+@pytest.mark.parametrize(("takes", "written"), [("float32[?]", "float32[3]"), ("float32[3]", "float32[?]")])
+def test_a_result_with_other_sizes_than_it_has_is_refused(takes, written):
+    body = f"  %0 = generic_plus(%x, %x) : {written}\n  return %0"
+    with pytest.raises(VerifyError) as raised:
+        verify(parse_module(traced(body, parameters=f"%x: {takes}", result=written)))
+    assert f"%0: generic_plus gives {takes}, but {written} is written" in str(raised.value)
+
+
+def secure_plan(type_: str, message: str, merge: str) -> str:
+    return f"""fedcore 1 planned
+stage @clients(%partial: {type_}, %x: {type_}) -> {type_} at CLIENTS {{
+  %0 = message(%x) : {type_} {{secure={message}}}
+  %1 = generic_plus(%partial, %0) : {type_}
+  return %1
+}}
+stage @zero() -> {type_} at CLIENTS {{
+  %0 = generic_zero() : {type_}
+  return %0
+}}
+stage @join(%left: {type_}, %right: {type_}) -> {type_} at CLIENTS {{
+  %0 = generic_plus(%left, %right) : {type_}
+  return %0
+}}
+fn @main(%x: {{{type_}}}@CLIENTS) -> {type_}@SERVER {{
+  %0 = fold(@zero, @clients, %x) : {{{type_}}}@CLIENTS
+  %1 = merge(@join, %0) : {type_}@SERVER {{secure={merge}}}
+  return %1
+}}"""
+
+
+@pytest.mark.parametrize("range_", ["any", "0..127", "mod 127"])
+def test_a_merge_may_be_secure_or_open(range_):
+    verify(parse_module(secure_plan("int8", f'"{range_}"', f'["{range_}"]')))
+    verify(parse_module(secure_plan("int8", f'"{range_}"', '[""]')))
+
+
+@pytest.mark.parametrize(
+    ("type_", "message", "merge", "says"),
+    [
+        ("int32", '""', '["any"]', "%0: a range of a secure sum is 0..9, mod 7 or any, not ''"),
+        ("int32", '"any"', '["mod 0"]', "%1: a range of a secure sum is 0..9, mod 7 or any, not 'mod 0'"),
+        ("int32", '"any"', '["0..1e3"]', "%1: a range of a secure sum is 0..9, mod 7 or any, not '0..1e3'"),
+        ("int32", '"any"', "[7]", "%1: a range of a secure sum is 0..9, mod 7 or any, not '7'"),
+        ("int32", '"any"', '["any", "any"]', "%1: merge: `secure` has an entry for each of the 1 leaves of int32"),
+        ("int8", '"0..128"', '["any"]', "%0: message: int8 does not hold the range 0..128"),
+        ("int8", '"any"', '["0..128"]', "%1: merge: int8 does not hold the range 0..128"),
+        ("int8", '"any"', '["mod 128"]', "%1: merge: int8 does not hold the range mod 128"),
+        ("float32", '"any"', '[""]', "%0: message: secure sums add integers of known shapes, not float32"),
+        ("int32[?]", '"any"', '[""]', "%0: message: secure sums add integers of known shapes, not int32[?]"),
+    ],
+)
+def test_the_verifier_names_a_range_that_is_none_of_its_leaf(type_, message, merge, says):
+    with pytest.raises(VerifyError) as raised:
+        verify(parse_module(secure_plan(type_, message, merge)))
+    assert says in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("before", "says"),
     [
