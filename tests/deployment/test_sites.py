@@ -1,6 +1,7 @@
 """The server's and the sites' sides of `fc.runtime.network`, in one process: no engine is needed."""
 
 import functools
+import json
 
 import numpy as np
 import pytest
@@ -64,6 +65,20 @@ def test_ten_sites_give_the_bits_of_the_local_runtime(ten, aggregator):
     over_network = train(process, data.cohort(data.client_ids), fc.runtime.network(exchange))
 
     assert equal(over_network, train(process, datasets, fc.runtime.local()))
+
+
+def test_a_recorded_call_has_a_span_of_each_site(three, tmp_path, monkeypatch):
+    exchange, _ = three
+    data, process = data_of(exchange), build_fed_avg()
+    with fc.use(fc.runtime.network(exchange)):
+        state = process.initialize()
+        monkeypatch.setenv("FEDCORE_TRACE", str(tmp_path / "trace"))
+        process.next(state, data.cohort(data.client_ids))
+    (file,) = (tmp_path / "trace").glob("call-*.json")
+    call = json.loads(file.read_text())
+    spans = [span for span in call["spans"] if span["kind"] == "worker"]
+    assert sorted(span["worker"] for span in spans) == sorted(data.client_ids)
+    assert all(0 < span["start"] < span["end"] < call["seconds"] for span in spans)
 
 
 class Held:

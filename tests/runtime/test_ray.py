@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import json
 import os
 import pathlib
 import pickle
@@ -214,6 +215,16 @@ def test_runs_are_longer_if_the_driver_is_slower_than_the_workers(runtime, local
         assert run(runtime, totals, list(numbers))[0] == want
         requests.append(len(asked))
     assert requests[1] < requests[0] / 2
+
+
+def test_the_spans_of_workers_lie_within_the_recorded_call(runtime, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCORE_TRACE", str(tmp_path))
+    run(runtime, each, floats(40))
+    (file,) = tmp_path.glob("call-*.json")
+    call = json.loads(file.read_text())
+    spans = [span for span in call["spans"] if span["kind"] == "worker"]
+    assert spans
+    assert all(0 < span["start"] < span["end"] < call["seconds"] for span in spans)
 
 
 def test_two_workers_killed_in_a_round_leave_the_bits_and_are_named(runtime, local, numbers, tmp_path):
