@@ -253,6 +253,21 @@ def test_an_unknown_column_is_told_with_those_that_there_are(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "least"),
+    [("run_timeout_s", 1), ("data.batch", 1), ("data.repeat", 1), ("data.shuffle", 0), ("data.held_out_every", 2)],
+)
+def test_a_number_may_be_its_least_and_no_less(tmp_path, name, least):
+    (tmp_path / "policy.toml").write_text("clients = 2\n")
+    file, settings = tmp_path / "site.toml", 'kit = "kit"\npolicy = "policy.toml"\ndata.file = "table.csv"\n'
+    file.write_text(f"{settings}{name} = {least}\n{ELEMENTS}")
+    read_settings(file)
+    for value, said in ((least - 1, least - 1), ("true", True)):
+        file.write_text(f"{settings}{name} = {value}\n{ELEMENTS}")
+        with pytest.raises(FedcoreError, match=f"{name} is a whole number, {least} or more, not {said}"):
+            read_settings(file)
+
+
+@pytest.mark.parametrize(
     ("data", "message"),
     [
         ('file = "table.xls"\n', "a site's table is a file .csv"),

@@ -125,6 +125,20 @@ def test_hdf5_soft_links_without_an_end_are_refused(examples):
     refused_client(close(examples), "is a soft link without an end")
 
 
+def test_hdf5_soft_links_are_followed_as_often_as_by_h5py(examples):
+    examples.create_group("a0")["x"] = [1.0]
+    for i in range(16):
+        examples[f"a{i + 1}"] = h5py.SoftLink(f"a{i}")
+    assert examples["a16"] == examples["a0"]
+    path = close(examples)
+    assert len(list(HDF5ClientData(path).create_tf_dataset_for_client("a16"))) == 1
+    with h5py.File(path, "a") as file:
+        file["examples/a17"] = h5py.SoftLink("a16")
+        with pytest.raises(RuntimeError, match="too many links"):
+            file["examples/a17"]
+    refused_client(path, "is a soft link without an end", "a17")
+
+
 def test_hdf5_soft_links_to_nothing_are_no_clients(examples):
     examples["a"] = h5py.SoftLink("/nowhere")
     with pytest.raises(KeyError, match="no client 'a'"):
