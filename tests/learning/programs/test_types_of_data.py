@@ -73,6 +73,19 @@ def test_data_that_do_not_fit_are_shown_beside_the_model_before_the_first_round(
     assert not directory.exists()
 
 
+def test_rows_of_one_length_train_a_model_that_takes_any():
+    def any_length():
+        layers = [keras.Input((None, 1)), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(3)]
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return fc.learning.from_keras_model(keras.Sequential(layers), loss)
+
+    process = fc.learning.algorithms.build_weighted_fed_avg(any_length, keras.optimizers.SGD(0.1))
+    history = fc.learning.programs.train(process, client_data(X[:, :, None]), 1, clients_per_round=3)
+    bias = process.get_model_weights(history.state).trainable[1]
+    np.testing.assert_allclose(np.sum(bias), 0, atol=1e-6)
+    assert np.any(bias)
+
+
 @pytest.mark.parametrize(
     "data", [client_data(X[:, :5]), (X[:, :5], Y), tf.data.Dataset.from_tensor_slices((X[:, :5], Y)).batch(4)]
 )
