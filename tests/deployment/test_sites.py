@@ -16,6 +16,7 @@ from fedcore.deployment.site import Site, open_site
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import read_settings
 from fedcore.errors import FedcoreError
+from fedcore.runtime.network import executor as network_executor
 from fedcore.runtime.network.executor import NetworkClientsExecutor
 from fedcore.runtime.network.leaves import CHUNK, from_arrays, to_arrays
 from fedcore.runtime.network.messages import MalformedMessage, Message
@@ -312,7 +313,8 @@ def test_programs_train_takes_sites_as_client_data(three, tmp_path):
     assert len(history.rows) == 3
 
 
-def test_a_plan_and_equal_weights_go_to_a_site_once(three):
+def test_a_plan_and_equal_weights_go_to_a_site_once(three, monkeypatch):
+    monkeypatch.setattr(network_executor, "SMALL_BYTES", 0)  # smaller arrays travel each time
     exchange, _ = three
     evaluation, data = build_fed_eval(), data_of(exchange)
     cohort = data.cohort(["site-01"])
@@ -320,9 +322,13 @@ def test_a_plan_and_equal_weights_go_to_a_site_once(three):
         state = evaluation.initialize()
         for _ in range(3):
             evaluation.next(state, cohort)
+        exchange.restart("site-01")
+        evaluation.next(state, cohort)
 
-    kinds = [Message.from_bytes(payload).facts["kind"] for _, payload in exchange.requests]
-    assert kinds == ["plan", "run", "run", "run"]
+    messages = [Message.from_bytes(payload) for _, payload in exchange.requests]
+    sent = [(message.facts["kind"], bool(message.arrays)) for message in messages]
+    assert sent[:4] == [("plan", True), ("run", True), ("run", False), ("run", False)]
+    assert sent[4:] == [("run", False), ("plan", True), ("run", False), ("run", True)]
 
 
 def test_a_site_that_has_restarted_gets_the_plan_again(three, tmp_path):
