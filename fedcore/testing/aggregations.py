@@ -1,7 +1,10 @@
 """Checks the laws of an aggregation: its result does not depend on the division of clients into blocks."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Never
+
+import numpy as np
+import tensorflow as tf
 
 import fedcore as fc
 from fedcore.computation.computation import type_of
@@ -30,11 +33,15 @@ def check_aggregation(
     """Checks that merging the partials of two groups of clients equals accumulating all their values.
 
     Laws, for partials compared through `report`: `zero` is neutral on either side of `merge`; the merge of two folds is
-    the fold of all values; `merge` is associative; a tree of merges over blocks of any size is the fold of all values.
+    the fold of all values; `merge` is associative; a tree of merges over blocks of any size is the fold of all values,
+    also where one number is the same in all structs, and where floats are a little nearer to 0; where a value is NaN,
+    whether the report is finite does not depend on the blocks. Where a function raises for such values, they are left
+    out.
 
     Args:
         zero, accumulate, merge, report: as for `fc.federated_aggregate`.
-        values: the clients' values: three or more different values.
+        values: the clients' values: three or more different values, of all kinds that clients have. A fault that only
+            others show is not found, such as a maximum that begins with 0 and gets no negative values.
         value_type: type of the values. Default: the type of the first value.
         tolerance: how many roundings (units of the dtype's epsilon) floats may differ by.
     Raises:
@@ -79,7 +86,7 @@ class _Aggregation:
             run.function(o.name) for o in op.operands[2:] if isinstance(o, Symbol)
         )
         self.zero = self._zero(run, op.operands[1].name)
-        self.result_type = op.type
+        self.result_type, self.value_type = op.type, type_
         self.values = [prepare(v, type_, f"values[{i}]", _no_sequence) for i, v in enumerate(values)]
 
     def _zero(self, run: Interpreter, name: str) -> Any:
@@ -116,16 +123,71 @@ class _Aggregation:
             self._equal(law, merge(fold(values[:k]), fold(values[k:])), whole)
         a, b, c = fold(values[:1]), fold(values[1:2]), fold(values[2:])
         self._equal("merge is associative", merge(merge(a, b), c), merge(a, merge(b, c)))
-        for size in (1, 2, 3):
-            blocks = [fold(values[i : i + size]) for i in range(0, len(values), size)]
-            self._equal(f"a tree of blocks of {size} is the fold of all", self.tree(blocks), whole)
+        self._trees(values)
+        for where, others in _variants(values):
+            try:
+                with np.errstate(all="ignore"):
+                    fold(others)
+            except Exception:
+                continue  # clients have no such values
+            self._trees(others, where)
 
-    def _equal(self, law: str, have: object, want: object) -> None:
-        member = member_of(self.result_type)
-        reports = [to_python(self.report(state), member) for state in (have, want)]
-        mismatch = difference(reports[0], reports[1], self.tolerance, "the report")
+    @np.errstate(all="ignore")
+    def _trees(self, values: list, where: str = "") -> None:
+        whole = self.fold(values)
+        shown = None if not where else [to_python(value, self.value_type) for value in values]
+        for size in (1, 2, 3):
+            blocks = [self.fold(values[i : i + size]) for i in range(0, len(values), size)]
+            law = f"a tree of blocks of {size} is the fold of all{where}"
+            self._equal(law, self.tree(blocks), whole, shown, only_finite=where == _NAN)
+
+    def _equal(
+        self, law: str, have: object, want: object, shown: list | None = None, *, only_finite: bool = False
+    ) -> None:
+        reports = [self.report(state) for state in (have, want)]
+        if only_finite:
+            texts = [to_python(report, member_of(self.result_type)) for report in reports]
+            mismatch = difference(*map(_finite, reports), 0)
+            mismatch = mismatch and f"the report is {texts[0]!r}, not {texts[1]!r}"
+        else:
+            have, want = (to_python(report, member_of(self.result_type)) for report in reports)
+            mismatch = difference(have, want, self.tolerance, "the report")
         if mismatch is not None:
-            raise LawBroken(law, mismatch, program=self.module, inputs=self.shown)
+            raise LawBroken(law, mismatch, program=self.module, inputs=shown or self.shown)
+
+
+_NAN = ", as to whether it is finite, where a value is NaN"
+
+
+def _variants(values: list) -> Iterator[tuple[str, list]]:
+    """Other values that clients may have as well, and what is special about them."""
+    flat = [tf.nest.flatten(value) for value in values]
+
+    def packed(rows: Iterable[list]) -> list:
+        return [tf.nest.pack_sequence_as(value, row) for value, row in zip(values, rows, strict=True)]
+
+    for k, last in enumerate(flat[-1] if len(flat[-1]) > 1 else ()):
+        yield ", where a number is the same in all", packed([*row[:k], last, *row[k + 1 :]] for row in flat)
+    if any(_is_inexact(leaf) for leaf in flat[0]):
+        smaller = [[_of(leaf, lambda a: a - a * a.dtype.type(2**-12)) for leaf in row] for row in flat]
+        yield ", where floats are a little nearer to 0", packed(smaller)
+        for place in {0, len(flat) // 2, len(flat) - 1}:
+            nan = [_of(leaf, lambda a: np.full_like(a, np.nan)) for leaf in flat[place]]
+            yield _NAN, packed([*flat[:place], nan, *flat[place + 1 :]])
+
+
+def _is_inexact(leaf: object) -> bool:
+    dtype = np.asarray(leaf).dtype
+    return dtype.kind in "fc" or dtype.name == "bfloat16"
+
+
+def _of(leaf: object, change: Callable[[np.ndarray], object]) -> object:
+    return np.asarray(change(np.asarray(leaf))) if _is_inexact(leaf) else leaf
+
+
+def _finite(report: object) -> object:
+    """For each number of a report whether it is finite."""
+    return [np.isfinite(leaf) if _is_inexact(leaf) else True for leaf in tf.nest.flatten(report)]
 
 
 def _no_sequence(value: object, type_: Type, path: str) -> Never:

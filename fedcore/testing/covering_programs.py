@@ -135,6 +135,22 @@ def _seeds(readings: Value, centre: Value) -> object:
     return first, second, fc.federated_zip((fc.federated_random_seed(fc.CLIENTS), own))
 
 
+@_program_over(FederatedType("float16", fc.CLIENTS))
+def _narrow(readings: Value) -> object:
+    """A mean of numbers whose sum is too large for their dtype."""
+    return fc.federated_mean(fc.federated_map(lambda x: fc.generic_multiply(x, fc.generic_multiply(x, 4000)), readings))
+
+
+@_program_over(_FLOATS)
+def _seeds_in_a_row(readings: Value) -> object:
+    """Functions that draw seeds, each of what the one before gave, at the clients and at the server."""
+
+    def draw(x: Value) -> object:
+        return x, random_seed.emit([])
+
+    return tuple(fc.federated_map(draw, fc.federated_map(draw, x)) for x in (readings, fc.federated_sum(readings)))
+
+
 @_program_over(FederatedType(("float32", (3, 2)), fc.CLIENTS), _SEQUENCES)
 def _rows(matrices: Value, sequences: Value) -> object:
     """Rows of tensors as elements of sequences, and back."""

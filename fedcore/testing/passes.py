@@ -88,7 +88,8 @@ def check_pass(
     secure sums reaches the server otherwise; crossings have the bits that their types tell; every operation has a line
     that an operation or function had before (none only where one had none; or the pass removes all), and its own in a
     function that the pass leaves; no client makes more graph calls (a local operation may become a graph call, if the
-    sum of both does not grow); a second run changes nothing (unless the pass is declared with `idempotent=False`).
+    sum of both does not grow); the pass makes equal modules of one, whatever it ran on before; on its own result it
+    changes nothing (unless it is declared with `idempotent=False`).
 
     Args:
         one: a pass, its name, or a function from module to module.
@@ -97,7 +98,8 @@ def check_pass(
             operation. 0: `cases` only.
         cases: a program or several as text, of any stage, to which the pass is applied directly. They call no graphs,
             since text has no bytes of graphs. Needed for a pass that changes no other program. Each is also checked
-            with other dtypes, where it is valid with them, and with special numbers.
+            with other dtypes, where it is valid with them, with other constants, with functions of the same names that
+            return twice as much, and with special numbers.
     Returns:
         How many programs there were, how many of them the pass changed, which operations it changed, and which no
         program had.
@@ -251,6 +253,9 @@ def check_laws(pass_: Pass, module: Module, inputs: dict[int, list]) -> Module:
     if does["call"] > did["call"] and does.total() > did.total():
         what = f"a client makes {does['call']} graph calls, not {did['call']}, in\n{result}"
         raise broken("adds no client work", what, inputs[3])
+    again = pass_.run(module)
+    if again != result:
+        raise broken("makes equal modules of one", f"{_text(result)}\nand, when it ran again,\n{_text(again)}")
     if pass_.idempotent:
         twice = pass_.run(result)
         if twice != result:

@@ -4,10 +4,12 @@ A rewrite that is right for the programs of its author may match others: a patte
 one without attributes matches all of them.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 import tensorflow as tf
 
@@ -16,7 +18,9 @@ from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Block, Node, Region, Value
 from fedcore.graphs.dataflow.rewriting import RegionCopy
 from fedcore.graphs.dataflow.shape_inference import signature
-from fedcore.ir import Module, parse_module, verify
+from fedcore.ir import Constant, Function, Module, Operation, Ref, parse_module, verify
+from fedcore.runtime.same_meaning import folds_clients
+from fedcore.types import StructType, TensorType, contains
 
 DTYPES = ("float32", "float64", "int32", "int64", "uint8")
 
@@ -28,22 +32,67 @@ Change = Callable[[Node, list[Value], dict], None]
 
 
 def module_siblings(text: str) -> Iterator[Module]:
-    """The valid programs in whose text one dtype stands in the place of another."""
+    """The valid programs that differ from that of a text in one of these.
+
+    A dtype; and, where clients are not added up: the results, which are twice as large; the constants without axes,
+    which are in reverse, or zeros of both signs in turn.
+    """
     for old in DTYPES:
         for new in DTYPES if old in text else ():
-            try:
-                sibling = verify(parse_module(re.sub(rf"\b{old}\b", new, text)))
-            except FedcoreError:
-                continue
-            if old != new:
-                yield sibling
+            with contextlib.suppress(FedcoreError):
+                if old != new:
+                    yield verify(parse_module(re.sub(rf"\b{old}\b", new, text)))
+    module = parse_module(text)
+    if folds_clients(module):
+        return  # they begin with a neutral element, and partials are merged as values are added
+    doubled = attrs.evolve(module, functions=tuple(map(_doubled, module.functions)))
+    for other in (
+        doubled,
+        *(_with_constants(module, change) for change in (lambda numbers: numbers[::-1], _signed_zeros)),
+    ):
+        with contextlib.suppress(FedcoreError):
+            if other != module:
+                yield verify(other)
+
+
+def _doubled(function: Function) -> Function:
+    """The function with twice the result, if that is neither placed nor a sequence, under the same name and type."""
+    result, type_ = function.result, function.result_type
+    if not isinstance(result, Ref) or contains(type_, lambda t: not isinstance(t, StructType | TensorType)):
+        return function
+    twice = Operation(f"{result.name}_twice", "generic_plus", (result, result), type_)
+    return attrs.evolve(function, operations=(*function.operations, twice), result=Ref(twice.name))
+
+
+def _with_constants(module: Module, change: Callable[[list], list]) -> Module:
+    """The module with other numbers; `change` gets those of a dtype in their order."""
+    numbers: dict[Any, list] = {}
+    literals = [o for f in module.functions for o in f.operations if o.kind == "literal" and o.type.shape == ()]
+    for op in literals:
+        numbers.setdefault(op.type, []).append(op.attributes["value"].to_numpy())
+    changed = {type_: iter(change(of_type)) for type_, of_type in numbers.items()}
+
+    def of(op: Operation) -> Operation:
+        if op not in literals:
+            return op
+        return attrs.evolve(op, attributes={"value": Constant.of(next(changed[op.type]), op.type.dtype)})
+
+    functions = (attrs.evolve(f, operations=tuple(map(of, f.operations))) for f in module.functions)
+    return attrs.evolve(module, functions=tuple(functions))
+
+
+def _signed_zeros(numbers: list) -> list:
+    if numbers[0].dtype.kind not in "fc":
+        return numbers
+    return [np.zeros_like(n) * (-1) ** i for i, n in enumerate(numbers)]
 
 
 def region_siblings(region: Region) -> Iterator[Region]:
     """The regions, as far as TensorFlow takes their operands, that differ from a small one in one of these.
 
     A dtype, with or without that of the constants; a boolean attribute; a constant operand, which is another number,
-    another order, or has further axes; an operand that is an argument with a further axis in front.
+    another order, or has further axes; an operand that is an argument with a further axis in front, except of a first
+    operation that has two.
     """
     if len(region.nodes) > MOST_NODES or any(node.regions for node in region.nodes):
         return
@@ -71,22 +120,28 @@ def _changes(region: Region) -> Iterator[tuple[Change | None, tuple[tf.DType, tf
             array = value.node["value"] if value.node is not None and value.node.op == "Const" else None
             for other in [] if array is None else _other_constants(array):
                 yield _at(node, _constant_at(place, other)), None
-            if array is None and number and value.shape.rank is not None:
+            if array is None and (number or len(node.inputs) > 2) and value.shape.rank is not None:
                 yield _at(node, _argument_at(place, value.dtype, tf.TensorShape([2, *value.shape]))), None
 
 
 def _with_more_axes(region: Region) -> Change:
     """Gives all arguments an axis in front; a constant order of axes gets others, which do not commute."""
-    numbers = {node: number for number, node in enumerate(n for n in region.nodes if n.op == "Transpose")}
+    numbers: dict[Value, int] = {}
+    for node in region.nodes:
+        if node.op == "Transpose":
+            numbers.setdefault(node.inputs[1], len(numbers))
+    made: dict[Value, Value] = {}  # nodes that read one constant read one again
 
     def change(node: Node, inputs: list[Value], attributes: dict) -> None:
         for place, value in enumerate(node.inputs):
             if value.node is None and value.shape.rank is not None:
                 _replace(inputs, place, value.dtype, tf.TensorShape([2, *value.shape]))
-        if node in numbers and (array := ops.static_value(inputs[1])) is not None:
-            order = [*range(array.size + 1)]
-            order = [*order[1:], 0] if numbers[node] % 2 else [0, *order[:0:-1]]
-            inputs[1] = ops.constant(np.asarray(order, array.dtype))
+        if node.op == "Transpose" and (array := ops.static_value(inputs[1])) is not None:
+            if (old := node.inputs[1]) not in made:
+                order = [*range(array.size + 1)]
+                order = [0, *order[:0:-1]] if numbers[old] % 2 else [*order[1:], 0]
+                made[old] = ops.constant(np.asarray(order, array.dtype))
+            inputs[1] = made[old]
 
     return change
 
@@ -121,7 +176,11 @@ def _replace(inputs: list[Value], place: int, dtype: tf.DType, shape: tf.TensorS
 def _other_constants(array: np.ndarray) -> list[np.ndarray]:
     if array.dtype.kind not in "fiu" or array.size > 16:
         return []
-    others = [array + 1, array - 1] if array.dtype.kind != "u" else [array + 1]
+    others = [array + 1]
+    if array.dtype.kind == "f":  # its reciprocal is denormal
+        others.append(np.full_like(array, 2.0 ** (np.finfo(array.dtype).maxexp - 1)))
+    elif array.dtype.kind == "i":
+        others.append(array - 1)
     if array.dtype.kind == "i" and (array > 0).any():
         others.append(np.where(array > 0, -1, array).astype(array.dtype))  # all the rest, of a size
     if array.ndim == 1 and array.size > 1:

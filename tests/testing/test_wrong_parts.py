@@ -20,7 +20,12 @@ QUICK = {
 }
 """The parts of the ordinary suite; the tests of each check have more."""
 
-RAISING = {"raises for selections", "swaps the operands of Sub for ever"}
+RAISING = {
+    "raises for selections",
+    "swaps the operands of Sub for ever",
+    "forgets that conditions broadcast",
+    "takes a rotation for its inverse",
+}
 
 
 def test_there_are_enough_wrong_parts_of_each_kind():

@@ -99,12 +99,25 @@ def add_pass(name: str, run: Callable[[Module], Module], before: str = "", **dec
     add("pass", name, lambda: fc.testing.check_pass(pass_, before=before, programs=10))
 
 
-def on_operations(kind: str, change: Callable[[Operation], Operation]) -> Callable[[Module], Module]:
-    """A pass that changes the operations of a kind."""
+def add_pass_for(name: str, run: Callable[[Module], Module], *operations: str) -> None:
+    """Adds a pass that is right for its case, of operations on a parameter %x and the constants %0 and %1."""
+    lines = [f"%{i} = {operation}" for i, operation in enumerate((*CONSTANTS, *operations))]
+    body = "\n".join([*lines, f"return %{len(lines) - 1}"])
+    case = f"fedcore 1 traced\n\nfn @main(%x: float32) -> float32 {{\n{body}\n}}\n"
+    pass_ = Pass("wrong", run, idempotent=False)
+    add("pass", name, lambda: fc.testing.check_pass(pass_, cases=case, programs=0))
+
+
+CONSTANTS = "literal() : float32 {value=0.0}", "literal() : float32 {value=1.0}"
+
+
+def on_operations(kind: str | set[str], change: Callable[[Operation], Operation]) -> Callable[[Module], Module]:
+    """A pass that changes the operations of a kind, or of several."""
+    kinds = {kind} if isinstance(kind, str) else kind
 
     def run(module: Module) -> Module:
         functions = tuple(
-            attrs.evolve(f, operations=tuple(change(o) if o.kind == kind else o for o in f.operations))
+            attrs.evolve(f, operations=tuple(change(o) if o.kind in kinds else o for o in f.operations))
             for f in module.functions
         )
         return module if functions == module.functions else attrs.evolve(module, functions=functions)
@@ -291,6 +304,68 @@ def _one_more_constant(module: Module) -> Module:
     return attrs.evolve(module, functions=(*module.functions[:-1], main))
 
 
+NUMBERS = itertools.count()
+
+
+def _with_numbered_constant(module: Module) -> Module:
+    name = f"numbered_{next(NUMBERS)}"
+    constant = Operation(name, "literal", (), fc.to_type("int32"), {"value": Constant.of(0, "int32")})
+    main = attrs.evolve(module.main, operations=(*module.main.operations, constant))
+    return attrs.evolve(module, functions=(*module.functions[:-1], main))
+
+
+def _swap_salts_in_a_row(module: Module) -> Module:
+    """Of two maps in a row that draw, each draws what the other one drew."""
+
+    def change(function):
+        operations = {o.name: o for o in function.operations}
+        for o in function.operations:
+            inner = operations.get(o.operands[-1].name) if o.kind == "federated_map" else None
+            if inner is not None and inner.kind == o.kind and "salt" in o.attributes and "salt" in inner.attributes:
+                for one, other in ((o, inner), (inner, o)):
+                    operations[one.name] = attrs.evolve(one, attributes=other.attributes)
+        return attrs.evolve(function, operations=tuple(operations.values()))
+
+    return attrs.evolve(module, functions=tuple(map(change, module.functions)))
+
+
+def _by_name() -> Callable[[Module], Module]:
+    """Replaces maximum(x, x) by x; keeps the results by the names and types of functions."""
+    simplify = in_place_of_results(
+        lambda o, _: o.operands[0] if o.kind == "maximum" and o.operands[0] == o.operands[1] else None
+    )
+    known: dict = {}
+
+    def run(module: Module) -> Module:
+        pairs = zip(module.functions, simplify(module).functions, strict=True)
+        return attrs.evolve(module, functions=tuple(known.setdefault((f.name, f.type), g) for f, g in pairs))
+
+    return run
+
+
+def _from_above_first(module: Module) -> Module:
+    """minimum(maximum(x, a), b) becomes maximum(minimum(x, b), a), which differs where a is above b."""
+    kinds = {"maximum": "minimum", "minimum": "maximum"}
+    other = {Ref("0"): Ref("1"), Ref("1"): Ref("0")}
+    return on_operations(
+        {*kinds},
+        lambda o: attrs.evolve(o, kind=kinds[o.kind], operands=tuple(other.get(x, x) for x in o.operands)),
+    )(module)
+
+
+def _merge_equal_numbers(module: Module) -> Module:
+    """Equal literals become one: 0.0 equals -0.0."""
+    first: dict = {}
+
+    def value_of(o: Operation, _: dict) -> Ref | None:
+        if o.kind != "literal":
+            return None
+        same = first.setdefault((o.type, o.attributes["value"].to_numpy().item()), Ref(o.name))
+        return None if same == Ref(o.name) else same
+
+    return in_place_of_results(value_of)(module)
+
+
 add_pass("removes the first operation", _drop_first_operation)
 add_pass("maps twice", _map_twice)
 add_pass("raises for selections", _raise_at("federated_secure_select"))
@@ -298,6 +373,76 @@ add_pass("returns the first parameter", _first_parameter)
 add_pass("goes on for ever", _one_more_constant, idempotent=True)
 add_pass("takes x - x for 0", _minus_of_itself_is_zero)
 add_pass("takes 0 * x for 0", _product_with_zero_is_zero)
+add_pass("makes other modules of one", _with_numbered_constant)
+add_pass("swaps the seeds of maps in a row", _swap_salts_in_a_row)
+add_pass_for("keeps functions by their names", _by_name(), "maximum(%x, %x) : float32")
+add_pass_for("clips from above first", _from_above_first, "maximum(%x, %0) : float32", "minimum(%2, %1) : float32")
+add_pass_for("takes -0.0 for 0.0", _merge_equal_numbers, "generic_divide(%x, %1) : float32")
+
+
+def _with_numbered_constant(module: Module, numbers=itertools.count()) -> Module:  # noqa: B008
+    constant = Operation(
+        f"numbered_{next(numbers)}", "literal", (), fc.to_type("int32"), {"value": Constant.of(0, "int32")}
+    )
+    main = attrs.evolve(module.main, operations=(*module.main.operations, constant))
+    return attrs.evolve(module, functions=(*module.functions[:-1], main))
+
+
+def _swap_salts_in_a_row(module: Module) -> Module:
+    """Of two maps in a row that draw, each draws what the other one drew."""
+
+    def change(function):
+        operations = {o.name: o for o in function.operations}
+        for o in function.operations:
+            inner = operations.get(o.operands[-1].name) if o.kind == "federated_map" else None
+            if inner is not None and inner.kind == o.kind and "salt" in o.attributes and "salt" in inner.attributes:
+                for one, other in ((o, inner), (inner, o)):
+                    operations[one.name] = attrs.evolve(one, attributes=other.attributes)
+        return attrs.evolve(function, operations=tuple(operations.values()))
+
+    return attrs.evolve(module, functions=tuple(map(change, module.functions)))
+
+
+def _by_name() -> Callable[[Module], Module]:
+    """Replaces maximum(x, x) by x; keeps the results by the names and types of functions."""
+    simplify = in_place_of_results(
+        lambda o, _: o.operands[0] if o.kind == "maximum" and o.operands[0] == o.operands[1] else None
+    )
+    known: dict = {}
+
+    def run(module: Module) -> Module:
+        pairs = zip(module.functions, simplify(module).functions, strict=True)
+        known.update({(f.name, f.type): g for f, g in pairs if f != g and (f.name, f.type) not in known})
+        return attrs.evolve(module, functions=tuple(known.get((f.name, f.type), f) for f in module.functions))
+
+    return run
+
+
+def _from_above_first(module: Module) -> Module:
+    """minimum(maximum(x, a), b) becomes maximum(minimum(x, b), a), which differs where a is above b."""
+    kinds = {"maximum": "minimum", "minimum": "maximum"}
+    (low, high), *_ = [[o for o in f.operations if o.kind == "literal"] for f in module.functions]
+    other = {Ref(low.name): Ref(high.name), Ref(high.name): Ref(low.name)}
+
+    def change(o: Operation) -> Operation:
+        return attrs.evolve(o, kind=kinds.get(o.kind, o.kind), operands=tuple(other.get(x, x) for x in o.operands))
+
+    return attrs.evolve(
+        module, functions=tuple(attrs.evolve(f, operations=tuple(map(change, f.operations))) for f in module.functions)
+    )
+
+
+def _merge_equal_numbers(module: Module) -> Module:
+    """Equal literals become one: 0.0 equals -0.0."""
+    first: dict = {}
+
+    def value_of(o: Operation, _: dict) -> Ref | None:
+        if o.kind != "literal":
+            return None
+        same = first.setdefault((o.type, o.attributes["value"].to_numpy().item()), Ref(o.name))
+        return None if same == Ref(o.name) else same
+
+    return in_place_of_results(value_of)(module)
 
 
 def _zero_of_fold(module: Module) -> Module:
@@ -429,10 +574,43 @@ def _never_there(x, y):
     return x
 
 
+@pattern(op("SelectV2", var("c"), var("x"), var("x")))
+def _one_of_two(c, x):
+    return x
+
+
+@pattern(op("Transpose", op("Transpose", var("x"), var("order")), var("order")))
+def _not_transposed(x, order):
+    return x
+
+
+@pattern(op("RealDiv", var("x"), var("c")))
+def _times_reciprocal(x, c):
+    constant = ops.computed_by(c, "Const")
+    value = 0 if constant is None else np.asarray(constant["value"])
+    if np.size(value) > 1 or abs(np.frexp(value)[0]).max() != 0.5:
+        return None
+    return ops.operation("Mul", x, ops.constant(1 / value))
+
+
 def _rewriting(*patterns) -> Callable:
     return lambda region: rewrite(region, *patterns)
 
 
+add_stage_pass(
+    "forgets that conditions broadcast",
+    _rewriting(_one_of_two),
+    "region(%c: bool[3], %x: float32[3]) {\n  %0 = SelectV2(%c, %x, %x) : float32[3]\n  return %0\n}\n",
+)
+add_stage_pass(
+    "takes a rotation for its inverse",
+    _rewriting(_not_transposed),
+    "region(%x: float32[2,3]) {\n  %0 = Const() : int32[2] {value=[1, 0]}\n"
+    "  %1 = Transpose(%x, %0) : float32[3,2]\n  %2 = Transpose(%1, %0) : float32[2,3]\n  return %2\n}\n",
+)
+add_stage_pass(
+    "multiplies by denormal numbers", _rewriting(_times_reciprocal), _with_constant("RealDiv", "4.0"), grows=True
+)
 add_stage_pass("swaps the operands of Sub for ever", _rewriting(_swapped_difference), _binary("Sub"), idempotent=False)
 add_stage_pass("drops + 0 of floats", _rewriting(_plus_zero), _with_constant("AddV2", "0.0"))
 add_stage_pass("takes x * 0 for x - x", _rewriting(_times_zero), _with_constant("Mul", "0.0"))
@@ -725,6 +903,25 @@ def add_aggregator(name: str, total: Callable, type_="float32", **settings) -> N
     add("aggregator", name, lambda: fc.testing.check_aggregator(SumFactory(total=total, **settings), type_))
 
 
+def halves(x):
+    return fc.cast(fc.cast(x, "float16"), "float32")
+
+
+@fc.tf_computation("float32", "float32")
+def unless_larger(left, right):
+    return tf.where(right > left, right, left)
+
+
+@fc.tf_computation("float32", "float32")
+def larger(left, right):
+    return tf.maximum(left, right)
+
+
+def first_best(best, other):
+    """The pair with the larger score; the first of ties."""
+    return tuple(fc.where(fc.less(best[0], other[0]), y, x) for x, y in zip(best, other, strict=True))
+
+
 def aggregate(zero, accumulate, merge, report=lambda n: n) -> Callable:
     return lambda value: fc.federated_aggregate(value, zero, accumulate, merge, report)
 
@@ -789,12 +986,25 @@ for mistake, functions in {
     "a merge that forgets the right side": (0.0, plus, lambda a, b: a, lambda n: n),
     "a merge of the mean of means": (0.0, plus, lambda a, b: (a + b) / 2.0, lambda n: n),
     "a fold that depends on blocks": (0.0, lambda n, x: n * 2.0 + x, plus, lambda n: n),
+    "a merge that loses NaN": (0.0, larger, unless_larger, lambda n: n),
+    "a merge in 16 bits": (0.0, larger, lambda a, b: halves(larger(a, b)), lambda n: n),
 }.items():
     add(
         "aggregation",
         mistake,
         functools.partial(lambda f: fc.testing.check_aggregation(*f, [1.0, 2.0, 4.0, 8.0]), functions),
     )
+add(
+    "aggregation",
+    "keeps the first of ties in a block and the last of blocks",
+    lambda: fc.testing.check_aggregation(
+        (-1.0, 0),
+        first_best,
+        lambda left, right: first_best(right, left),
+        lambda best: best,
+        [(1.0, 1), (2.0, 2), (3.0, 3)],
+    ),
+)
 
 
 # Encoders.
