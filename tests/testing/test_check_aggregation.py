@@ -84,3 +84,26 @@ def test_a_fold_that_depends_on_where_it_starts_is_found():
 def test_too_few_values_are_refused():
     with pytest.raises(ValueError, match="wants at least three values, not 2"):
         fc.testing.check_aggregation(0.0, plus, plus, same, [1.0, 2.0])
+
+
+def test_a_merge_that_loses_nan_is_found():
+    import tensorflow as tf
+
+    larger = fc.tf_computation(lambda a, b: tf.maximum(a, b), "float32", "float32")
+    unless_larger = fc.tf_computation(lambda a, b: tf.where(b > a, b, a), "float32", "float32")
+    text = broken(0.0, larger, unless_larger, same, [1.0, 2.0, 3.0])
+    assert "is the fold of all, as to whether it is finite, where a value is NaN\n" in text
+    assert "inputs: [array(1., dtype=float32), array(nan, dtype=float32), array(3., dtype=float32)]" in text
+
+
+def test_a_merge_in_fewer_bits_is_found():
+    halves = fc.federated_computation(lambda x: fc.cast(fc.cast(x, "float16"), "float32"), "float32")
+    text = broken(0.0, plus, lambda a, b: plus(halves(a), b), same, [1.0, 2.0, 3.0])
+    assert "is the fold of all, where floats are a little nearer to 0\n" in text
+
+
+def test_values_for_which_a_function_raises_are_left_out():
+    import tensorflow as tf
+
+    checked = fc.tf_computation(lambda a, b: a + tf.debugging.check_numerics(b, "b"), "float32", "float32")
+    fc.testing.check_aggregation(0.0, checked, plus, same, [1.0, 2.0, 3.0])
