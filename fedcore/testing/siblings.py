@@ -70,7 +70,7 @@ def _with_constants(module: Module, change: Callable[[list], list]) -> Module:
     literals = [o for f in module.functions for o in f.operations if o.kind == "literal" and o.type.shape == ()]
     for op in literals:
         numbers.setdefault(op.type, []).append(op.attributes["value"].to_numpy())
-    changed = {type_: iter(change(of_type)) for type_, of_type in numbers.items()}
+    changed = {type_: iter(change(listed)) for type_, listed in numbers.items()}
 
     def of(op: Operation) -> Operation:
         if op not in literals:
