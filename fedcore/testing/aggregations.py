@@ -147,7 +147,7 @@ class _Aggregation:
         reports = [self.report(state) for state in (have, want)]
         if only_finite:
             texts = [to_python(report, member_of(self.result_type)) for report in reports]
-            mismatch = difference(*map(_finite, reports), 0)
+            mismatch = difference(_finite(reports[0]), _finite(reports[1]))
             mismatch = mismatch and f"the report is {texts[0]!r}, not {texts[1]!r}"
         else:
             have, want = (to_python(report, member_of(self.result_type)) for report in reports)

@@ -65,10 +65,10 @@ def check_slice_executor(executor: SliceExecutor) -> None:
     Laws, for cohorts of 0, 1, 2, a block, a block and one, and 41 clients, of which the last slice is not full: sums of
     floats, values that clients keep, random numbers of two seeds, sums of sequences of several lengths and sizes of
     what clients send are those of the local runtime, also while another stage is prepared; large tensors, numbers of 64
-    bits, huge ones, tensors without entries and texts of any bytes arrive with all their bits; clients that fail are
-    dropped, and no others, and the slices that lack them have the same bits; the call's report counts the graph calls
-    of the slices; calls leave no threads, no open files, and no slices in memory; a call that is stopped while clients
-    run has no result, and stops no later call.
+    bits and bfloat16, huge ones, tensors without entries and texts of any bytes arrive with all their bits; clients
+    that fail are dropped, and no others, and the slices that lack them have the same bits; the call's report counts
+    the graph calls of the slices; calls leave no threads, no open files, and no slices in memory; a call that is stopped
+    while clients run has no result, and stops no later call.
 
     Args:
         executor: runs one slice at a time. It is not closed.
@@ -423,10 +423,10 @@ def _deviation() -> fc.Computation:
 
 
 def _arrays_type(clients: int) -> FederatedType:
-    """Client values of 64 bits, without entries, and for two clients of some MiB."""
+    """Client values of 64 bits, of a dtype that is not numpy's, without entries, and for two clients of some MiB."""
     size = 1 << 19 if clients == 2 else 3
-    large, empty = ("float32", (size,)), ("float32", (0, 3))
-    return FederatedType({"large": large, "f": ("float64", (9,)), "i": ("int64", (9,)), "empty": empty}, fc.CLIENTS)
+    arrays = {name: (dtype, (9,)) for name, dtype in (("f", "float64"), ("i", "int64"), ("b", "bfloat16"))}
+    return FederatedType({"large": ("float32", (size,)), **arrays, "empty": ("float32", (0, 3))}, fc.CLIENTS)
 
 
 def _away_from_sum(clients: int) -> fc.Computation:

@@ -66,16 +66,18 @@ def _doubled(function: Function) -> Function:
 
 def _with_constants(module: Module, change: Callable[[list], list]) -> Module:
     """The module with other numbers; `change` gets those of a dtype in their order."""
-    numbers: dict[Any, list] = {}
-    literals = [o for f in module.functions for o in f.operations if o.kind == "literal" and o.type.shape == ()]
+    numbers: dict[str, list] = {}
+    literals = [o for f in module.functions for o in f.operations if o.kind == "literal"]
+    literals = [o for o in literals if o.attributes["value"].shape == ()]
     for op in literals:
-        numbers.setdefault(op.type, []).append(op.attributes["value"].to_numpy())
-    changed = {type_: iter(change(listed)) for type_, listed in numbers.items()}
+        numbers.setdefault(op.attributes["value"].dtype, []).append(op.attributes["value"].to_numpy())
+    changed = {dtype: iter(change(listed)) for dtype, listed in numbers.items()}
 
     def of(op: Operation) -> Operation:
         if op not in literals:
             return op
-        return attrs.evolve(op, attributes={"value": Constant.of(next(changed[op.type]), op.type.dtype)})
+        dtype = op.attributes["value"].dtype
+        return attrs.evolve(op, attributes={"value": Constant.of(next(changed[dtype]), dtype)})
 
     functions = (attrs.evolve(f, operations=tuple(map(of, f.operations))) for f in module.functions)
     return attrs.evolve(module, functions=tuple(functions))

@@ -793,6 +793,19 @@ def halved_in_transit(stage, work, clients):
     return stage(attrs.evolve(clients, clients=tuple(c if c is None else halved(c) for c in clients.clients)))
 
 
+def as_codes_of_dtypes(stage, work, clients):
+    """Sends arrays as bytes with `dtype.str`, which bfloat16 does not have."""
+
+    def sent(x):
+        if isinstance(x, tuple):
+            return tuple(map(sent, x))
+        array = x.numpy() if isinstance(x, tf.Tensor) else x
+        is_array = isinstance(array, np.ndarray | np.generic) and array.dtype != object
+        return np.frombuffer(array.tobytes(), array.dtype.str).reshape(array.shape) if is_array else x
+
+    return stage(attrs.evolve(clients, clients=tuple(c if c is None else sent(c) for c in clients.clients)))
+
+
 class OneStage(Mine):
     """Has the stage that was prepared last."""
 
@@ -837,6 +850,7 @@ class LeavingThreads(Mine):
 
 add("slice executor", "sends large tensors as float16", lambda: fc.testing.check_slice_executor(
     Mine(halved_in_transit)))  # fmt: skip
+add("slice executor", "sends the codes of dtypes", lambda: fc.testing.check_slice_executor(Mine(as_codes_of_dtypes)))
 for executor in (OneStage(), AddingRetries(whole), WithoutStop(whole), LeavingThreads(whole)):
     add("slice executor", executor.__doc__, functools.partial(fc.testing.check_slice_executor, executor))
 
