@@ -67,8 +67,8 @@ def check_slice_executor(executor: SliceExecutor) -> None:
     what clients send are those of the local runtime, also while another stage is prepared; large tensors, numbers of 64
     bits and bfloat16, huge ones, tensors without entries and texts of any bytes arrive with all their bits; clients
     that fail are dropped, and no others, and the slices that lack them have the same bits; the call's report counts
-    the graph calls of the slices; calls leave no threads, no open files, and no slices in memory; a call that is stopped
-    while clients run has no result, and stops no later call.
+    the graph calls of the slices; calls leave no threads, no open files, and no slices in memory; a call that is
+    stopped while clients run has no result, and stops no later call.
 
     Args:
         executor: runs one slice at a time. It is not closed.
