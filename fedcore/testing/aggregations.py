@@ -34,9 +34,9 @@ def check_aggregation(
 
     Laws, for partials compared through `report`: `zero` is neutral on either side of `merge`; the merge of two folds is
     the fold of all values; `merge` is associative; a tree of merges over blocks of any size is the fold of all values,
-    also where one number is the same in all structs, and where floats are a little nearer to 0; where a value is NaN,
-    whether the report is finite does not depend on the blocks. Where a function raises for such values, they are left
-    out.
+    also where values tie, whose tensors are those of different clients, where one is of zeros, where one number is the
+    same in all structs, and where floats are a little nearer to 0; where a value is NaN, whether the report is finite
+    does not depend on the blocks. Where a function raises for such values, they are left out.
 
     Args:
         zero, accumulate, merge, report: as for `fc.federated_aggregate`.
@@ -166,6 +166,7 @@ def _variants(values: list) -> Iterator[tuple[str, list]]:
     def packed(rows: Iterable[list]) -> list:
         return [tf.nest.pack_sequence_as(value, row) for value, row in zip(values, rows, strict=True)]
 
+    yield ", where values tie", list(_with_ties(values))
     for k, last in enumerate(flat[-1] if len(flat[-1]) > 1 else ()):
         yield ", where a number is the same in all", packed([*row[:k], last, *row[k + 1 :]] for row in flat)
     if any(_is_inexact(leaf) for leaf in flat[0]):
@@ -188,6 +189,15 @@ def _of(leaf: object, change: Callable[[np.ndarray], object]) -> object:
 def _finite(report: object) -> object:
     """For each number of a report whether it is finite."""
     return [np.isfinite(leaf) if _is_inexact(leaf) else True for leaf in tf.nest.flatten(report)]
+
+
+def _with_ties(values: list) -> Iterator[Any]:
+    """Yields values with ties, whose tensors come from different clients, and one of zeros."""
+    columns = [tf.nest.flatten(value) for value in values]
+    for i in range(2 * len(columns)):
+        leaves = [columns[(i // 2 + k * i) % len(columns)][k] for k in range(len(columns[0]))]
+        yield tf.nest.pack_sequence_as(values[0], leaves)
+    yield tf.nest.map_structure(lambda t: t if np.asarray(t).dtype == object else np.zeros_like(t), values[0])
 
 
 def _no_sequence(value: object, type_: Type, path: str) -> Never:

@@ -1,6 +1,7 @@
 """Checks the laws of an aggregator: a factory of aggregation processes."""
 
 import itertools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from fedcore.runtime.reports.result_difference import difference
 from fedcore.templates import AggregationProcess
 from fedcore.testing.generated import Values
 from fedcore.testing.laws import REFUSALS, LawBroken, describe_raised, expected_compilations
+from fedcore.testing.values import large_values
 from fedcore.types import FederatedType, Type, fits, to_type
 
 COHORTS = ((0, "small"), (1, "small"), (2, "special"), (7, "small"), (20, "small"))
@@ -28,6 +30,11 @@ ROUNDS = 3
 
 MANY = 300
 """Clients, and rounds, that a count of 8 bits does not hold, signed or not."""
+
+MEANT = ((1, "small"), (7, "small"), (20, "offset"), (MANY, "small"))
+"""Cohorts whose results are compared with a meaning, as in `COHORTS`."""
+
+UNEVEN = (7, 2, 0, 7)  # clients of each round
 
 WEIGHT_SCALES = (1, 1 / 32, 97)
 """Factors of the weights, by round with a meaning: some sum up to less than 1, others need more than 8 bits."""
@@ -45,20 +52,22 @@ def check_aggregator(
     """Checks the laws of an aggregator, with generated values.
 
     Laws: `create` gives an `AggregationProcess` for the types, weighted if the factory is, also for others that it does
-    not refuse, and gives equal ones when it is called again. `next` runs three times, for
-    0, 1, 2, 7 and 20 clients; each run takes the state of the one before. The local runtime gives the state, the result
-    and the measurements of the reference runtime, which folds all clients in one block; the values of two clients are
-    NaN, infinite floats and extreme integers, and may be refused by both. The result after a round without clients is
-    finite, if it was before. With `meaning` the results are also those of numpy, of a process that is created anew and
-    after 300 rounds, and with a client that is not finite where that of numpy is: only this finds a mistake in the
-    program itself, such as a count that overflows or a state that is lost.
+    not refuse, and gives equal ones when it is called again; the names in a struct do not change a result without
+    random numbers. `next` runs three times, for 0, 1, 2, 7 and 20 clients; each run takes the state of the one before.
+    The local runtime gives the state, the result and the measurements of the reference runtime, which folds all clients
+    in one block; the values of two clients are NaN, infinite floats and extreme integers, and may be refused by both.
+    The result after a round without clients is finite, if it was before. With `meaning` the results are also those of
+    numpy, of a process that is created anew, after 300 rounds, and, where numpy's are finite, in rounds of uneven
+    cohorts and with a client that is huge or not finite: only this finds a mistake in the program itself, such as a
+    count that overflows or a state that is lost.
 
     Args:
         value_type: type of a client's value.
         weight_type: type of a client's weight, for a weighted factory. Weights are generated as values are, so some are
             negative or 0. Default: float32 for a weighted factory.
-        meaning: the result of the last of some rounds, in numpy, for 1, 7, 20 and 300 clients. A round is the list of
-            the clients' values; for a weighted factory the pair of the values and the weights, which are above 0.
+        meaning: the result of the last of some rounds, in numpy, for 1, 7, 20 and 300 clients, and, where it is
+            finite, for rounds of 7, 2, 0 and 7. A round is the list of the clients' values; for a weighted factory the
+            pair of the values and the weights, which are above 0.
             Default: the meaning is not checked.
         tolerance: how many roundings (units of the dtype's epsilon) floats may differ by.
     Raises:
@@ -86,35 +95,44 @@ def check_aggregator(
             _check_rounds(
                 name, process, clients, _rounds(types, clients, spread), local, tolerance, spread == "special"
             )
-        _check_without_clients(name, process, types, local)
         if meaning is None:
             values = _positive(_rounds(types, 7, "small"))[0]
             _check_anew(name, [process, factory.create(*types)], values, local, tolerance)
         else:
-            _check_not_finite(name, process, types, local, meaning, tolerance)
-        for clients, spread in (*COHORTS, (MANY, "small")):
-            if meaning is not None and clients and spread == "small":
+            for clients, spread in MEANT:
                 rounds = _positive(_rounds(types, clients, spread))
                 _check_meaning(name, factory.create(*types), rounds, local, meaning, tolerance)
-        if meaning is not None:
             rounds = _positive(_rounds(types, 1, "small") * (MANY // ROUNDS))
             _check_meaning(name, process, rounds, local, meaning, tolerance, checked=(MANY // 2, 257, MANY))
+            _check_not_finite(name, process, types, local, meaning, tolerance)
+        _check_uneven_rounds(name, process, types, local, meaning, tolerance)
     finally:
         local.close()
 
 
 def _check_other_types(name: str, factory: AggregationFactory, types: list[Type]) -> None:
-    """Checks that the factory gives a process for other types too, if it does not refuse them."""
-    other = [to_type([types[0], types[0]]), *types[1:]]
-    try:
-        process = factory.create(*other)
-    except REFUSALS:  # it takes the author's type only
-        return
-    except Exception as error:
-        fix = "\nfix: raise fc.errors.TypeMismatch for types that it refuses"
-        what = f"for {other[0]} it raises {describe_raised(error)}{fix}"
-        raise LawBroken(f"{name}: create gives a process for the types, or refuses them", what) from error
-    _check_types(name, process, other)
+    """Checks that the factory gives processes for structs too, if it does not refuse them, and, if the result does not
+    depend on the seed, that it does not depend on their names.
+    """
+    law = f"{name}: the names in a struct, <a,b> or <b,a>, do not change the result"
+    reference, results = fc.runtime.reference(default_num_clients=0), []
+    for names, seed in ("ab", 0), ("ab", 1), ("ba", 0):
+        struct = [to_type({field: types[0] for field in names}), *types[1:]]
+        try:
+            process = factory.create(*struct)
+        except REFUSALS:  # it takes the author's type only
+            return
+        except Exception as error:
+            fix = "\nfix: raise fc.errors.TypeMismatch for types that it refuses"
+            what = f"for {struct[0]} it raises {describe_raised(error)}{fix}"
+            raise LawBroken(f"{name}: create gives a process for the types, or refuses them", what) from error
+        _check_types(name, process, struct)
+        values = _positive(_rounds(struct, 7, "small"))[0]
+        state = _run(law, process.initialize, [], reference, None, seed)
+        result = _run(law, process.next, [state, *values], reference, values, seed).result
+        results.append(tuple(result.values()) if isinstance(result, dict) else result)
+    if difference(results[1], results[0], 0) is None:
+        _equal(law, results[2], results[0], 0, process.next, values)
 
 
 def _check_anew(name: str, processes: list, values: list, local: LocalRuntime, tolerance: float) -> None:
@@ -128,36 +146,63 @@ def _check_anew(name: str, processes: list, values: list, local: LocalRuntime, t
 def _check_not_finite(
     name: str, process: AggregationProcess, types: list[Type], local: LocalRuntime, meaning: Callable, tolerance: float
 ) -> None:
-    """Checks the result with a client that is not finite, where `meaning` is finite: it says that others decide."""
+    """Checks the result with a client that is not finite, or huge, where `meaning` is finite."""
     law = f"{name}: the result is that of `meaning`, with a client whose value is %s"
-    for wrong in (np.nan, np.inf, -np.inf):
+    for label, wrong in (("nan", np.nan), ("inf", np.inf), ("-inf", -np.inf), ("huge", None)):
         values, *weights = _positive(_rounds(types, 7, "small"))[0]
-        values[3] = tf.nest.map_structure(lambda v, w=wrong: np.full_like(v, w)[()] if _is_float(v) else v, values[3])
+        values[3] = tf.nest.map_structure(
+            lambda v, w=wrong: np.full_like(v, w or large_values(v.dtype)[0])[()] if _is_float(v) else v, values[3]
+        )
         received = (values, *weights) if weights else values
-        try:
-            with np.errstate(all="ignore"):
-                want = meaning([received])
-        except Exception:
+        want = _finite_meaning(meaning, [received])
+        if want is None:
             continue
-        if not all(np.isfinite(np.asarray(w, np.complex128)).all() for w in tf.nest.flatten(want)):
-            continue
-        state = _run(law % wrong, process.initialize, [], local, None)
-        output = _run(law % wrong, process.next, [state, values, *weights], local, values)
-        _equal(law % wrong, output.result, _as_type(want, output.result), tolerance, process.next, received)
+        state = _run(law % label, process.initialize, [], local, None)
+        output = _run(law % label, process.next, [state, values, *weights], local, values)
+        _equal_if_finite(law % label, output.result, want, tolerance, process.next, received)
 
 
-def _check_without_clients(name: str, process: AggregationProcess, types: list[Type], local: LocalRuntime) -> None:
+def _finite_meaning(meaning: Callable, rounds: list) -> Any:
+    """The result of `meaning` if it is finite, and the same from float64; else None."""
+    wide = tf.nest.map_structure(lambda v: np.float64(v) if np.asarray(v).dtype.kind == "f" else v, rounds)
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            want = meaning(rounds)
+            pairs = zip(tf.nest.flatten(want), tf.nest.flatten(meaning(wide)), strict=True)
+            is_same = all(np.isfinite(a).all() and np.allclose(a, b, 1e-3, 1e-3) for a, b in pairs)
+    except Exception:
+        return None
+    return want if is_same else None
+
+
+def _check_uneven_rounds(
+    name: str,
+    process: AggregationProcess,
+    types: list[Type],
+    local: LocalRuntime,
+    meaning: Callable | None,
+    tolerance: float,
+) -> None:
     """Checks that a round without clients, which may have no result, leaves a state that later rounds can use."""
     law = f"{name}: the result is finite after a round without clients, as before it"
-    first, _, last = _positive(_rounds(types, 7, "small"))
-    empty: list[list] = [[] for _ in types]
-    state, is_finite = _run(law, process.initialize, [], local, None), []
-    for values in (first, empty, last):
+    rounds = [_positive(_rounds(types, clients, "small"))[0] for clients in UNEVEN]
+    state, are_finite = _run(law, process.initialize, [], local, None), []
+    for number, values in enumerate(rounds, 1):
         output = _run(law, process.next, [state, *values], local, values)
-        state = output.state
-        is_finite.append(all(np.isfinite(leaf).all() for leaf in tf.nest.flatten(output.result) if _is_float(leaf)))
-    if is_finite[0] and not is_finite[-1]:
-        raise LawBroken(law, f"it is {output.result!r}", program=process.next.module, inputs=[first, empty, last])
+        state, result = output.state, output.result
+        are_finite.append(_is_finite(result))
+        received = [tuple(r) if len(r) > 1 else r[0] for r in rounds[:number]]
+        want = _finite_meaning(meaning, received) if meaning is not None and values[0] else None
+        if want is not None:
+            own_law = f"{name}: the result is that of `meaning` in rounds of {UNEVEN[:number]} clients"
+            _equal_if_finite(own_law, result, want, tolerance, process.next, received)
+    if are_finite[0] and not are_finite[-1]:
+        raise LawBroken(law, f"it is {result!r}", program=process.next.module, inputs=rounds)
+
+
+def _is_finite(result: object) -> bool:
+    return all(np.isfinite(leaf).all() for leaf in tf.nest.flatten(result) if _is_float(leaf))
 
 
 def _is_float(leaf: object) -> bool:
@@ -264,14 +309,14 @@ def _check_rounds(
         state, own = want.state, have.state
 
 
-def _run(law: str, computation: fc.Computation, arguments: list, runtime: Runtime, values: object) -> Any:
+def _run(law: str, fn: fc.Computation, arguments: list, runtime: Runtime, values: object, seed: int = 0) -> Any:
     with fc.use(runtime, pipeline="default"):
         try:
-            return computation.invoke(*arguments, seed=0)
+            return fn.invoke(*arguments, seed=seed)
         except Exception as error:
             which = "reference" if isinstance(runtime, fc.runtime.ReferenceRuntime) else "local"
             what = f"the {which} runtime raises {type(error).__name__}: {error}"
-            raise LawBroken(law, what, program=computation.module, inputs=values) from error
+            raise LawBroken(law, what, program=fn.module, inputs=values) from error
 
 
 def _refuses(computation: fc.Computation, arguments: list, runtime: Runtime) -> bool:
@@ -286,3 +331,11 @@ def _equal(law: str, have: object, want: object, tolerance: float, program: fc.C
     mismatch = difference(have, want, tolerance)
     if mismatch is not None:
         raise LawBroken(law, mismatch, program=program.module, inputs=values)
+
+
+def _equal_if_finite(law: str, have: object, want: object, *others: Any) -> None:
+    """Checks equality where the dtype of the result holds the numbers of `meaning`."""
+    with np.errstate(over="ignore"):
+        want = _as_type(want, have)
+    if _is_finite(want):
+        _equal(law, have, want, *others)

@@ -1,7 +1,10 @@
 """Checks the laws of client data."""
 
+import gc
+import os
 import pickle
 import random
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,9 +42,9 @@ def check_client_data(
     Laws: the ids are sorted texts, each once, and the caller's own list; another id is not found; a client's data set
     has elements of `element_type_structure`, the same ones in the same order in every reading: of one data set again,
     of a new one, of data sets that were made before others and are read in turn, from several threads, from a
-    selection, from a cohort in another order, and after pickling, where the data pickle; these elements are the rows
-    of `columns`; the data sets of clients without examples have the same type too; reading leaves no files open, and
-    Python's and numpy's own random numbers as they were.
+    selection, from a cohort in another order, and after pickling, where the data and their selections pickle; these
+    elements are the rows of `columns`; the data sets of clients without examples have the same type too; reading leaves
+    no files open, no temporary files, and Python's and numpy's own random numbers as they were.
 
     Args:
         columns: client id -> its examples: arrays, or lists, in dicts and tuples. Default: they are not checked.
@@ -79,12 +82,7 @@ class _Check:
         if _random_states() != draws:
             law = "reading leaves the random numbers of Python and numpy as they were"
             raise self._broken(law, "fix: draw from a np.random.default_rng of your own")
-        files = open_files()
-        for _ in range(READINGS):
-            self._read(self._dataset(self._ids[0]), self._ids[0])
-        if open_files() >= files + READINGS:
-            what = f"{READINGS} readings of client {self._ids[0]!r} left {open_files() - files} files open"
-            raise self._broken("reading leaves no files open", what)
+        self._check_nothing_stays()
 
     def run(self, columns: Mapping[str, Structure] | None) -> None:
         if columns is not None:
@@ -105,6 +103,21 @@ class _Check:
         cohort = data.cohort(ids[::-1])
         self._same("are those of a cohort in another order", lambda i: cohort[ids[::-1].index(i)])
         self._check_pickle()
+
+    def _check_nothing_stays(self) -> None:
+        """Reads one client again and again; its temporary files come into a directory that is looked at."""
+        files, usual, client_id = open_files(), tempfile.tempdir, self._ids[0]
+        with tempfile.TemporaryDirectory() as directory:
+            tempfile.tempdir = directory
+            try:
+                for _ in range(READINGS):
+                    self._read(self._dataset(client_id), client_id)
+            finally:
+                tempfile.tempdir = usual
+            gc.collect()  # of files whose owner removes them
+            for left, what in (open_files() - files, "files open"), (len(os.listdir(directory)), "temporary files"):
+                if left >= READINGS:
+                    raise self._broken(f"reading leaves no {what}", f"{READINGS} readings of {client_id!r} left {left}")
 
     def _dataset(self, client_id: str) -> Any:
         """The data set of a client, which has the type of all."""
@@ -222,18 +235,21 @@ class _Check:
                     self._equal("are the same in several threads", client_id, rows[client_id], self._rows[client_id])
 
     def _check_pickle(self) -> None:
-        try:
-            pickled = pickle.dumps(self._data)
-        except Exception as error:
-            if self._data.is_in_files:
-                what = f"`is_in_files` is True, and it raises {type(error).__name__}: {error}"
-                raise self._broken("data in files pickle, since other processes open them", what) from error
-            return
-        try:
-            loaded = pickle.loads(pickled)
-            ids = loaded.client_ids
-        except Exception as error:
-            raise self._broken("data that pickle can be loaded", f"{type(error).__name__}: {error}") from error
-        if ids != self._data.client_ids:
-            raise self._broken("pickled data have their clients", f"they have {brief(ids)}")
-        self._same("are the same after pickling", loaded.create_tf_dataset_for_client)
+        for data, what in (self._data, "data"), (self._data.select(self._ids[:2]), "selections"):
+            try:
+                pickled = pickle.dumps(data)
+            except Exception as error:
+                if data.is_in_files:
+                    raised = f"`is_in_files` is True, and it raises {type(error).__name__}: {error}"
+                    raise self._broken(f"{what} in files pickle, since other processes open them", raised) from error
+                return
+            try:
+                loaded = pickle.loads(pickled)
+                ids = loaded.client_ids
+            except Exception as error:
+                raise self._broken(f"{what} that pickle can be loaded", f"{type(error).__name__}: {error}") from error
+            if ids != data.client_ids:
+                raise self._broken(f"pickled {what} have their clients", f"they have {brief(ids)}")
+            self._same(
+                "are the same after pickling", loaded.create_tf_dataset_for_client, sorted({*ids} & {*self._ids})
+            )

@@ -1,5 +1,7 @@
 """Checks the laws of an encoder."""
 
+import contextlib
+import itertools
 import math
 from typing import Any
 
@@ -22,6 +24,9 @@ DRAWS = 16
 LONG = 140_001
 """Entries of a vector whose places need more than 16 bits."""
 
+FEW = 3
+"""Entries of a vector of which a tenth is none."""
+
 OTHER_DTYPES = ("int32", "int64", "bool", "complex64")
 """Dtypes of which a lossless encoder of floats keeps all numbers, if it takes them."""
 
@@ -32,13 +37,14 @@ def check_encoder(encoder: Encoder, value_type: object, *, relative_error: float
 
     Laws: neither side raises; the decoded value has the type; its squared error is at most `relative_error` of the
     squared norm, on average over normal values and their negatives, a thousand times and a millionth of these, values
-    of one sign, and values of other shapes and of float64, of a long vector, and of two tensors at once; the errors of
-    many values cancel; the state of an adaptive encoder follows numbers that become smaller, and larger again; a value
-    with NaN or infinity decodes to one that is not finite, and a constant value, also in the rounds before, to a finite
-    one; a lossless encoder keeps all bits, also of huge and denormal numbers, and of the other dtypes
-    that it takes; equal seeds give equal codes; the sum of clients
-    that are batched is that of clients that run one by one; a code of which a bit was altered in transit decodes to a
-    value of the type or to an error.
+    of one sign, and values of other shapes and of float64, of a long vector, and of two tensors at once; of three
+    entries it is at most halfway from there to 1; values whose squares overflow have that error too, or decode to one
+    that is not finite; the errors of many values cancel, and those of values of one sign do not all point to 0, beside
+    entries that are decoded as 0; the state of an adaptive encoder follows numbers that become smaller, larger again,
+    and negative; a value with NaN or infinity decodes to one that is not finite, and a constant value, also in the
+    rounds before, to a finite one; a lossless encoder keeps all bits, also of huge and denormal numbers, and of the
+    other dtypes that it takes; equal seeds give equal codes; the sum of clients that are batched is that of clients
+    that run one by one; a code of which a bit was altered in transit decodes to a value of the type or to an error.
 
     Args:
         value_type: a tensor of a known shape.
@@ -81,7 +87,7 @@ class _Coding:
 
     def __init__(self, codec: Any, type_: TensorType) -> None:
         self._codec = codec
-        self._type = type_
+        self.type = type_
         self._state = codec.initial_state()
 
     def update(self, value: np.ndarray) -> None:
@@ -101,7 +107,7 @@ class _Coding:
         decoded = np.asarray(self._codec.decode(code, self._state))
         if decoded.shape != value.shape or decoded.dtype != value.dtype:
             actual = f"{decoded.dtype}{list(decoded.shape)}"
-            raise LawBroken("the decoded value has the type of the value", f"wants {self._type}, has {actual}")
+            raise LawBroken("the decoded value has the type of the value", f"wants {self.type}, has {actual}")
         return decoded
 
 
@@ -119,8 +125,11 @@ def _check_values(encoder: Encoder, codec: Any, type_: TensorType, relative_erro
         for scale in (1000, 1 if type_.dtype.numpy.itemsize < 4 else 1e-6):
             _check_errors(coding, [(scale * value).astype(value.dtype) for value in values[:4]], relative_error)
         for sign in (1, -1):
-            _check_errors(coding, [sign * np.abs(value) for value in values[:4]], relative_error)
-        _check_lean(errors)
+            signed = [sign * np.abs(value) for value in values[:4]]
+            _check_truncation(signed, _check_errors(coding, signed, relative_error))
+        _check_lean("values and their negatives", errors)
+        if type_.dtype.numpy.itemsize >= 4:
+            _check_huge(coding, [value * value.dtype.type(2.0**100) for value in values[:4]], relative_error)
         _check_not_finite(coding, values[0])
         _check_finite(coding, values[0])
         if isinstance(encoder, AdaptiveEncoder):
@@ -129,15 +138,21 @@ def _check_values(encoder: Encoder, codec: Any, type_: TensorType, relative_erro
         wide = "offset" if relative_error else "special"
         _check_errors(coding, [_value(type_, wide, seed) for seed in range(CLIENTS)], relative_error)
     for spread in ("special", "large") if not relative_error else ():
-        value = _value(type_, spread, 0)
-        decoded = coding.decoded(value, 0)
-        if not has_bits_of(decoded, value):
-            raise LawBroken("a lossless encoder keeps all bits", f"{brief(value)} is decoded as {brief(decoded)}")
+        _check_bits(coding, _value(type_, spread, 0))
+
+
+def _check_bits(coding: _Coding, value: np.ndarray) -> None:
+    decoded = coding.decoded(value, 0)
+    for at in range(value.size):
+        if not has_bits_of(decoded.flat[at], value.flat[at]):
+            what = f"{value.flat[at]} of entry {at} is decoded as {decoded.flat[at]}"
+            raise LawBroken("a lossless encoder keeps all bits", f"{what} in {coding.type}")
 
 
 def _check_siblings(encoder: Encoder, type_: TensorType, relative_error: float) -> None:
-    """Checks the errors of longer vectors, of a matrix of float64, and of two tensors that are encoded before either is
-    decoded, and a lossless encoder's values of other dtypes, as far as the encoder takes them.
+    """Checks the errors of longer vectors, of a matrix of float64, of a few entries, of two tensors
+    that are encoded before either is decoded, and a lossless encoder's values of other dtypes, as far as the encoder
+    takes them.
     """
     if not type_.dtype.is_float or type_.sizes is None or None in type_.sizes:
         return
@@ -147,19 +162,24 @@ def _check_siblings(encoder: Encoder, type_: TensorType, relative_error: float) 
         TensorType(type_.dtype, (size + size // 2 + 1,)),
         TensorType(type_.dtype, (LONG,)),
         TensorType(wider, (3, size // 3 + 1)),
+        TensorType(type_.dtype, (FEW,)),
     ]
     others = [TensorType(dtype, type_.sizes) for dtype in OTHER_DTYPES if not relative_error]
     for sibling in (*siblings, *others):
         try:
             coding = _Coding(value_codec(lambda spec: encoder, sibling, "check_encoder"), sibling)
-            spread = "special" if sibling in others else "small"
+            if sibling in others:
+                _check_bits(coding, _value(sibling, "special", 0))
+                continue
             count = 1 if sibling.sizes == (LONG,) else DRAWS // 4
-            _check_errors(coding, [_value(sibling, spread, seed) for seed in range(count)], relative_error)
+            is_coarse = bool(relative_error) and sibling.sizes == (FEW,)  # as a share of few entries is
+            most = (1 + relative_error) / 2 if is_coarse else relative_error
+            _check_errors(coding, [_value(sibling, "small", seed) for seed in range(count)], most)
         except LawBroken:
             raise
         except REFUSALS:  # nobody gets a wrong value
             continue
-    _check_side_by_side(encoder, [type_, siblings[1]], relative_error)
+    _check_side_by_side(encoder, [siblings[1], siblings[0], type_], relative_error)
 
 
 def _check_side_by_side(encoder: Encoder, types: list[TensorType], relative_error: float) -> None:
@@ -195,22 +215,39 @@ def _check_errors(coding: _Coding, values: list[np.ndarray], relative_error: flo
     mean = np.mean([np.square(np.abs(error)).mean() if error.size else 0.0 for error in errors])
     if not mean <= relative_error:
         law = "the squared error is at most `relative_error` of the squared norm"
-        raise LawBroken(law, f"wants at most {relative_error}, has {mean:.3g}; {worst[1]}")
+        raise LawBroken(law, f"wants at most {relative_error}, has {mean:.3g} for {coding.type}; {worst[1]}")
     return errors
 
 
-def _check_lean(errors: list[np.ndarray]) -> None:
-    """Refuses errors that are mostly of one sign, as those of numbers that are always rounded up."""
-    if not errors[0].size:
-        return
+def _check_lean(whose: str, errors: list[np.ndarray], share: float = 0.25) -> None:
+    """Refuses errors whose mean has a share of their mean square, as those of numbers that are always rounded up."""
+    errors = [error for error in errors if error.size]
     means = np.array([error.mean() for error in errors])
-    squares, lean = np.mean(np.square(errors)), means.mean()
-    if squares > 1e-12 and lean**2 > squares / 4 and abs(lean) > 6 * means.std() / math.sqrt(len(means)):
+    squares, lean = (np.mean([np.square(e).mean() for e in errors]), means.mean()) if errors else (0.0, 0.0)
+    if squares > 1e-12 and lean**2 > share * squares and abs(lean) > 6 * means.std() / math.sqrt(len(means)):
         what = (
-            f"the mean error of values and their negatives is {lean:.3g}, and the root of their mean squared error "
+            f"the mean error of {whose} is {lean:.3g}, and the root of their mean squared error "
             f"{math.sqrt(squares):.3g}, of entries of size 1: the error of a sum grows with the number of clients"
         )
         raise LawBroken("the errors of many values cancel", what)
+
+
+def _check_truncation(values: list[np.ndarray], errors: list[np.ndarray]) -> None:
+    """Refuses values of one sign whose entries come nearer to 0, beside those that are left out: decoded as 0."""
+    nearer = []
+    for value, error in zip(np.asarray(values, np.float64), errors, strict=True):
+        decoded = value + error * math.sqrt(np.square(value).mean() if value.size else 1.0)
+        sent = np.abs(decoded) > 1e-9 * np.abs(value)
+        nearer.append((error * np.sign(value))[sent])
+    if nearer and sum(error.sum() for error in nearer) < 0:
+        _check_lean("the entries of values of one sign", nearer, 0.5)
+
+
+def _check_huge(coding: _Coding, values: list[np.ndarray], relative_error: float) -> None:
+    """Checks values whose squares overflow; an encoder may decode them to infinity or NaN, not to other numbers."""
+    with contextlib.suppress(FedcoreError, tf.errors.OpError):
+        if all(np.isfinite(coding.decoded(value, seed)).all() for seed, value in enumerate(values)):
+            _check_errors(coding, values, relative_error)
 
 
 def _check_not_finite(coding: _Coding, value: np.ndarray) -> None:
@@ -241,14 +278,16 @@ def _check_finite(coding: _Coding, value: np.ndarray) -> None:
 
 
 def _check_recovery(coding: _Coding, values: list[np.ndarray], relative_error: float) -> None:
-    """Checks that the state of an adaptive encoder follows numbers that become larger again.
+    """Checks that the state of an adaptive encoder follows numbers that become larger again, and those below 0.
 
     Such a state aims at an error and may miss it by a bit of an entry, which is four times the squared error.
     """
-    for scale in (1e-3, 1):
-        for value in values:
-            coding.update((scale * value).astype(value.dtype))
-    _check_errors(coding, values[:4], 4 * relative_error)
+    negative = [-np.abs(value) for value in values[:4]]
+    for followed, scales in ((values, (1e-3, 1)), (negative, (1, 1000))):
+        scaled = [[(scale * value).astype(value.dtype) for value in followed] for scale in scales]
+        for value in itertools.chain(*scaled):
+            coding.update(value)
+        _check_errors(coding, scaled[-1][:4], 4 * relative_error)
 
 
 def _bytes(code: object) -> list[bytes]:

@@ -17,6 +17,9 @@ from fedcore.testing.laws import LawBroken
 GROUPINGS = (((0, 1, 2),), ((0,), (1,), (2,)), ((0, 1), (2,)), ((0,), (), (1, 2)), ((2, 0), (1,)))
 """Batches of each client, by their numbers. One has clients in another order, one has a client without batches."""
 
+LARGE = 1024
+"""Factor of predictions whose exponentials overflow; a power of two keeps their digits."""
+
 MANY = 5000
 """Examples that a count of 8 bits, and one in float16, does not hold."""
 
@@ -35,7 +38,8 @@ def check_metric(
     the states of clients, added, are the state of one client with all batches, however batches are dealt out; equal
     batches give equal states; one example is added to the state of 5000; the result of the sum is the one of Keras' own
     metric over these batches, also after `reset_state` and where a federated computation adds and finalizes; and that
-    of `meaning`, also where a prediction is NaN and neither refuses it.
+    of `meaning`, also where a prediction is NaN and neither refuses it; it is finite for predictions 1024 times as
+    large, if that of `meaning` is.
 
     Args:
         make_metric: makes the metric, such as its class.
@@ -62,7 +66,7 @@ def check_metric(
     metric.check_results()
     if meaning is not None:
         metric.equal("the result is that of `meaning`", metric.result, _as(meaning(y, p), metric.result))
-        _check_missing(metric, make_metric, y, p, meaning)
+        _check_other_predictions(metric, make_metric, y, p, meaning)
     y, p = (np.tile(a, (-(-MANY // len(a)), *[1] * (a.ndim - 1))) for a in (y, p))
     many = _Metric(make_metric, [(y, p), batches[0]], 16 * tolerance)
     many.check_sum()
@@ -71,18 +75,33 @@ def check_metric(
         many.equal(f"the result of {len(y)} examples is that of `meaning`", result, _as(meaning(y, p), result))
 
 
-def _check_missing(metric: "_Metric", make: Callable, y: np.ndarray, p: np.ndarray, meaning: Callable) -> None:
-    """Checks the result for a prediction that is NaN, where neither the metric nor its meaning refuses it."""
+def _check_other_predictions(
+    metric: "_Metric", make: Callable, y: np.ndarray, p: np.ndarray, meaning: Callable
+) -> None:
+    """Checks the result for a prediction that is NaN, and for large ones, where neither the metric nor its meaning
+    refuses them. Large ones need a finite result only: rounded sums may cancel, and probabilities are never large.
+    """
     if p.dtype.kind != "f":
         return
     broken = np.array(p)
     broken[0] = np.nan
-    try:
-        want = meaning(y, broken)
-        result = _Metric(make, [(y, broken)], 0).result
-    except (FedcoreError, tf.errors.OpError, ValueError, TypeError, ArithmeticError):
-        return
-    metric.equal("the result is that of `meaning` for a prediction that is NaN", result, _as(want, result))
+    for law, predictions in (
+        ("the result is that of `meaning` for a prediction that is NaN", broken),
+        (
+            f"the result is finite, as that of `meaning`, for predictions {LARGE} times as large",
+            p * p.dtype.type(LARGE),
+        ),
+    ):
+        try:
+            with np.errstate(all="ignore"):
+                want = meaning(y, predictions)
+            result = _Metric(make, [(y, predictions)], 0).result
+        except (FedcoreError, tf.errors.OpError, ValueError, TypeError, ArithmeticError):
+            continue
+        want = _as(want, result)
+        if predictions is not broken:
+            want = tf.nest.map_structure(lambda h, w: np.where(np.isfinite(h) | ~np.isfinite(w), h, w), result, want)
+        metric.equal(law, result, want)
 
 
 class _Metric:

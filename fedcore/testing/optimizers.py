@@ -47,8 +47,8 @@ def check_optimizer(
     Laws: `initialize` gives the same state for weights and for their specs; a step keeps the structure, the shapes and
     the dtypes of the state and of the weights, and leaves them finite; a weight whose gradient is None stays;
     hyperparameters stand in the state and can be set, and others lead to other weights; equal steps
-    give equal bits, whatever was computed before; clients that are batched take the steps that each takes alone; the
-    weights are those of `meaning`.
+    give equal bits, whatever was computed before, also `with_names` for another model; clients that are batched take
+    the steps that each takes alone; the weights are those of `meaning`.
 
     Args:
         optimizer: one of `fc.learning.optimizers`, a Keras optimizer, or a function that makes one.
@@ -99,6 +99,7 @@ class _Check:
     def run(self, meaning: Any) -> None:
         try:
             final = self._steps(self._weights)
+            self._optimizer.with_names(NAMES[::-1])  # for another model, which has its own optimizer
             self._check_types()
             self._check_hyperparameters()
             self._steps(self._others[0])

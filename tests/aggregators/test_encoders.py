@@ -202,6 +202,14 @@ def test_an_altered_code_decodes_to_a_value(encoder):
         assert decode(altered, [1, 2]).shape == (300,)
 
 
+@pytest.mark.parametrize("size", [200, 10_000_000])
+def test_top_k_takes_places_of_8_bits_and_of_16_and_8(size):
+    value = np.zeros(size, np.float32)
+    value[size - 3] = 2.0
+    encode, decode = codec(encoders.top_k(1 / size), tf.TensorSpec([size]))
+    np.testing.assert_array_equal(decode(encode(value, SEED), SEED), value)
+
+
 def test_check_encoder_tells_an_error_that_is_too_large():
     with pytest.raises(fc.testing.LawBroken, match="squared error is at most"):
         fc.testing.check_encoder(encoders.top_k(0.1), ("float32", [40]), relative_error=0.1)

@@ -95,7 +95,7 @@ def refused(value_type):
 
 def test_an_error_for_other_types_is_no_refusal_unless_it_refuses_them():
     text = broken(Mine(create=raising), "float32")
-    assert "Mine: create gives a process for the types, or refuses them\n  for list<float32,float32> it raises " in text
+    assert "Mine: create gives a process for the types, or refuses them\n  for <a=float32,b=float32> it raises " in text
     place = f"tests/testing/test_check_aggregator.py:{raising.__code__.co_firstlineno + 1}"
     assert f"ZeroDivisionError: integer division or modulo by zero\n    at {place}: " in text
     assert "fix: raise fc.errors.TypeMismatch for types that it refuses" in text

@@ -6,6 +6,7 @@ They fail for another dtype, shape or attribute, for tiny, equal or missing valu
 import functools
 import math
 import os
+import tempfile
 
 import attrs
 import keras
@@ -412,8 +413,9 @@ class Weighted(fc.aggregators.WeightedAggregationFactory):
 class Smoothed(fc.aggregators.UnweightedAggregationFactory):
     """The average over rounds; a part is replaced."""
 
-    def __init__(self, skipping=True, corrected=False, shrinking=False):
+    def __init__(self, skipping=True, corrected=False, shrinking=False, empty=None):
         self.is_skipping = skipping
+        self.empty = empty
         self.is_corrected = corrected
         self.is_shrinking = shrinking
         self.share = 0.5
@@ -427,7 +429,8 @@ class Smoothed(fc.aggregators.UnweightedAggregationFactory):
 
         @fc.tf_computation(initialize.type_signature.result.member, value_type)
         def smooth(state, mean):
-            mean = tf.where(tf.math.is_nan(mean) & self.is_skipping, state["mean"], mean)
+            unmoved = state["mean"] if self.empty is None else self.empty
+            mean = tf.where(tf.math.is_nan(mean) & self.is_skipping, unmoved, mean)
             return {
                 "mean": (1 - share) * state["mean"] + share * mean,
                 "rounds": state["rounds"] + tf.constant(1, tf.int8),
@@ -484,21 +487,97 @@ add_aggregator("makes another process each time, and has no meaning", Smoothed(s
 add_aggregator("leaves out NaN, and not infinity", SumFactory(total=sum_of_numbers),
                lambda rounds: sum(v for v in rounds[-1] if np.isfinite(v)))  # fmt: skip
 
+
+def one_pass_deviation(value):
+    deviation = fc.tf_computation(
+        lambda squares, mean: tf.sqrt(tf.maximum(squares - mean * mean, 0)), "float32", "float32"
+    )
+    squares = fc.federated_mean(fc.federated_map(lambda v: v * v, value))
+    return fc.federated_map(deviation, (squares, fc.federated_mean(value)))
+
+
+def sum_of_clipped(value):
+    clipped = fc.tf_computation(lambda v: v / tf.maximum(tf.sqrt(v * v), 1), "float32")
+    return fc.federated_sum(fc.federated_map(clipped, value))
+
+
+def sum_of_sorted(value):
+    @fc.tf_computation(value.type.member)
+    def in_order(struct):
+        if not isinstance(struct, dict):
+            return struct
+        return dict(zip(struct, tf.nest.flatten(struct), strict=True))
+
+    return fc.federated_sum(fc.federated_map(in_order, value))
+
+
+class Late(fc.aggregators.UnweightedAggregationFactory):
+    """Divides by the number of clients of the round before."""
+
+    def create(self, value_type):
+        @fc.federated_computation
+        def initialize():
+            return fc.federated_value(0, fc.SERVER)
+
+        @fc.tf_computation(value_type, "int32", "int32")
+        def divide(total, before, now):
+            return total / tf.cast(tf.maximum(tf.where(before == 0, now, before), 1), tf.float32)
+
+        def body(state, value, _):
+            count = fc.federated_count(value)
+            mean = fc.federated_map(divide, (fc.federated_sum(value), state, count))
+            return fc.templates.MeasuredProcessOutput(count, mean, count)
+
+        return fc.aggregators.aggregation_process(initialize, value_type, None, body)
+
+
+add_aggregator(Late.__doc__, Late(), lambda rounds: np.mean(rounds[-1]))
+add_aggregator("moves to 0 in a round without clients", Smoothed(empty=0.0),
+               lambda rounds: smoothed([r for r in rounds if len(r)]))  # fmt: skip
+add_aggregator("takes the mean of squares minus the square", SumFactory(total=one_pass_deviation),
+               lambda rounds: np.std(rounds[-1]))  # fmt: skip
+add_aggregator("has an infinite norm for a huge value", SumFactory(total=sum_of_clipped),
+               lambda rounds: sum(v / max(abs(v), 1) for v in rounds[-1]))  # fmt: skip
+add_aggregator("sorts the leaves of a struct", SumFactory(total=sum_of_sorted), lambda rounds: np.sum(rounds[-1]))
+
+SCORED = {"score": np.float32(-np.inf), "label": -1}
+
+
+def first_best(best, client):
+    better = fc.less(best["score"], client["score"])
+    return {name: fc.where(better, client[name], best[name]) for name in SCORED}
+
+
+def least_or_first(a, v):
+    return fc.where(fc.equal(a, 0.0), v, fc.minimum(a, v))
+
+
+def least_above_0(a, b):
+    return fc.where(fc.equal(a, 0.0), b, fc.where(fc.equal(b, 0.0), a, fc.minimum(a, b)))
+
+
+PARTS.append(("aggregation", "keeps the first of ties, and merges the last", lambda: fc.testing.check_aggregation(
+    SCORED, first_best, lambda a, b: first_best(b, a), lambda a: a,
+    [{"score": np.float32(i % 4), "label": i} for i in (1, 3, 2)])))  # fmt: skip
+PARTS.append(("aggregation", "takes 0 for no value", lambda: fc.testing.check_aggregation(
+    0.0, least_or_first, least_above_0, lambda a: a, [3.0, 1.0, 2.0])))  # fmt: skip
+
 # Encoders.
 
 
 class Scaled(Encoder):
     """Bytes on a scale, whose parts are replaced."""
 
-    def __init__(self, scale=lambda v: tf.maximum(tf.reduce_max(tf.abs(v)), 1e-30), shifted=False):
+    def __init__(self, scale=lambda v: tf.maximum(tf.reduce_max(tf.abs(v)), 1e-30), shifted=False, whole=tf.round):
         self.scale = scale
         self.shifted = shifted
+        self.whole = whole
 
     def encode(self, value, seed):
         finite = tf.reduce_all(tf.math.is_finite(value))
         shift = tf.reduce_mean(value) if self.shifted else tf.zeros([], value.dtype)
         scale = tf.where(finite, tf.cast(self.scale(value), value.dtype), math.nan)
-        return Integers(tf.cast(tf.round((value - shift) / scale * 127), tf.int32) + 128, 8), scale, shift
+        return Integers(tf.cast(self.whole((value - shift) / scale * 127), tf.int32) + 128, 8), scale, shift
 
     def decode(self, code, seed, spec):
         numbers, scale, shift = code
@@ -574,6 +653,43 @@ class LastSize(Encoder):
         return (2 * tf.cast(code[0].values, spec.dtype) - 1) * code[1] / self.size
 
 
+class Share(SixteenBits):
+    """Sends a tenth of the entries, none of a few."""
+
+    def encode(self, value, seed):
+        flat = tf.where(tf.reduce_all(tf.math.is_finite(value)), tf.reshape(value, [-1]), math.nan)
+        indices = tf.math.top_k(tf.abs(flat), flat.shape[0] // 10).indices
+        return (tf.gather(flat, indices), indices, tf.reduce_sum(flat * 0))
+
+    def decode(self, code, seed, spec):
+        values, indices, zero = code
+        return tf.reshape(tf.scatter_nd(indices[:, None], values, [spec.shape.num_elements()]), spec.shape) + zero
+
+
+class LastCut(Encoder):
+    """Cuts padding at the size of the tensor that it encoded last."""
+
+    def encode(self, value, seed):
+        self.size = value.shape.num_elements()
+        return tf.pad(tf.reshape(value, [-1]), [[0, -self.size % 4]])
+
+    def decode(self, code, seed, spec):
+        return tf.reshape(code[: self.size], spec.shape)
+
+
+class LargestNumber(LastRange):
+    """Scales by the largest number of the round before, whose sign it forgets."""
+
+    def encode(self, value, seed, state):
+        return tf.cast(value / tf.cast(state, value.dtype), tf.float16)
+
+    def decode(self, code, seed, spec, state):
+        return tf.cast(code, spec.dtype) * tf.cast(state, spec.dtype)
+
+    def update_state(self, state, code, value):
+        return tf.cast(tf.maximum(tf.reduce_max(value), 1e-3), tf.float32)
+
+
 class Shrinking(AdaptiveEncoder):
     """Clips to a range that never grows again."""
 
@@ -608,6 +724,11 @@ class Shuffled(Encoder):
 
 for mistake, encoder, size, relative_error in (
     (SixteenBits.__doc__, SixteenBits(), 100, 0.5),
+    (Share.__doc__, Share(), 100, 0.9),
+    (LastCut.__doc__, LastCut(), 100, 0.0),
+    (LargestNumber.__doc__, LargestNumber(), 100, 0.01),
+    ("rounds to 0", Scaled(whole=lambda v: v), 100, 0.01),
+    ("saturates", Scaled(lambda v: tf.minimum(tf.maximum(tf.reduce_max(tf.abs(v)), 1e-30), 1e20)), 100, 0.01),
     (LastSize.__doc__, LastSize(), 100, 0.5),
     (Shrinking.__doc__, Shrinking(), 100, 1e-6),
     (Shuffled.__doc__, Shuffled(), 100, 0.0),
@@ -703,7 +824,21 @@ def plain(weight, gradients):
     return weight - 0.5 * sum(gradients)
 
 
+class Named(InOrder):
+    """Leaves biases alone, by the names of the model that it was given last."""
+
+    def with_names(self, names):
+        self.names = names
+        return self
+
+    def next(self, state, weights, gradients):
+        pairs = zip(self.names, tf.nest.flatten(gradients), strict=True)
+        kept = [None if name.endswith("bias") else g for name, g in pairs]
+        return LeafwiseOptimizer.next(self, state, weights, tf.nest.pack_sequence_as(gradients, kept))
+
+
 for mistake, optimizer, meaning in (
+    (Named.__doc__, Named(learning_rate=0.5), None),
     ("counts steps in uint8", Counting(lambda n: tf.minimum(tf.cast(tf.cast(n, tf.uint8), tf.float32), 1)), plain),
     ("ends after its first schedule", Counting(lambda n: tf.maximum(0.0, 1 - tf.floor((n - 1) / 5))), plain),
     (FixedRate.__doc__, FixedRate(), formula),
@@ -761,6 +896,15 @@ class Close(Narrow):
         super().add(1 - tf.cast(distances > 1, tf.float32))
 
 
+class LogCosh(Close):
+    """Takes the logarithm of a number that overflows."""
+
+    def add(self, distances):
+        Narrow.add(self, tf.math.log(tf.cosh(distances)))
+
+
+PARTS.append(("metric", LogCosh.__doc__, lambda: fc.testing.check_metric(
+    LogCosh, LABELS, PREDICTIONS, meaning=lambda y, p: np.mean(np.logaddexp(y - p, p - y) - np.log(2)))))  # fmt: skip
 PARTS.append(("metric", Forgetful.__doc__, lambda: fc.testing.check_metric(Forgetful, LABELS, PREDICTIONS)))
 PARTS.append(("metric", Close.__doc__, lambda: fc.testing.check_metric(
     Close, LABELS, PREDICTIONS, meaning=lambda y, p: np.mean(np.abs(y - p) <= 1))))  # fmt: skip
@@ -797,11 +941,26 @@ class Reading(Rows):
         return tf.data.Dataset.from_tensor_slices(self.columns[client_id])
 
 
+class Whole(Rows):
+    """Pickles a selection with all clients."""
+
+    def select(self, client_ids):
+        selection = Whole()
+        fc.simulation.datasets.ClientData.__init__(selection, client_ids)
+        return selection
+
+    def __reduce__(self):
+        return Whole, ()
+
+
+PARTS.append(("client data", Whole.__doc__, lambda: fc.testing.check_client_data(Whole(), COLUMNS)))
+
 SOME_EMPTY = MANY_COLUMNS | {"client 037": {"x": np.zeros(0), "y": np.zeros(0)}}
 
 for mistake, effect, columns in (
     ("seeds the random numbers of numpy", lambda: np.random.seed(3), COLUMNS),
     ("leaves a file open for each data set", os.pipe, COLUMNS),
+    ("leaves a temporary directory for each data set", tempfile.mkdtemp, COLUMNS),
     ("has float64 for the client without examples", lambda: None, SOME_EMPTY),
 ):
     check = functools.partial(fc.testing.check_client_data, Reading(effect, columns), columns)

@@ -35,9 +35,9 @@ class TopK(Encoder):
 
     def decode(self, code: tuple, seed: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
         values, *places = code
-        place = places[0].values
-        if len(places) > 1:
-            place += tf.bitwise.left_shift(places[1].values, MAX_BITS)
+        place, *above = (tf.cast(part.values, tf.int32) for part in places)  # those of 8 bits are uint8
+        for part in above:
+            place += tf.bitwise.left_shift(part, MAX_BITS)
         count = math.prod(spec.shape)
         if not count:
             return tf.zeros(spec.shape, spec.dtype)
