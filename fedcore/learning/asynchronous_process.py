@@ -54,7 +54,7 @@ class AsynchronousProcess(LearningProcess):
         np.int64(1)
     """
 
-    _is_given_more = True
+    _takes_client_values = True
 
     def __init__(self, initialize_fn: Computation, next_fn: Computation, *args: Any, **functions: Any) -> None:
         super().__init__(initialize_fn, next_fn, *args, **functions)

@@ -52,7 +52,7 @@ class ClientStateProcess(LearningProcess):
         (-> <float32[2,1],float32[1]>)
     """
 
-    _is_given_more = True
+    _takes_client_values = True
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ def add_debug_measurements(aggregation_factory: FactoryT) -> FactoryT:
             )
         return tf.as_dtype(dtypes.pop().name)
 
-    return _with_measurements(aggregation_factory, dtype_of)
+    return _add_norm_measurements(aggregation_factory, dtype_of)
 
 
 def add_debug_measurements_with_mixed_dtype(aggregation_factory: FactoryT) -> FactoryT:
@@ -78,16 +78,22 @@ def add_debug_measurements_with_mixed_dtype(aggregation_factory: FactoryT) -> Fa
             )
         return tf.float32
 
-    return _with_measurements(aggregation_factory, dtype_of)
+    return _add_norm_measurements(aggregation_factory, dtype_of)
 
 
-def _with_measurements(factory: FactoryT, dtype_of: Callable[[Type], tf.DType]) -> FactoryT:
+def _add_norm_measurements(factory: FactoryT, dtype_of: Callable[[Type], tf.DType]) -> FactoryT:
+    """The factory with the measurements that `add_debug_measurements` lists.
+
+    Args:
+        dtype_of: the type of a value, without placement -> the dtype of its measurements; may raise TypeMismatch.
+    """
     check_factory("aggregation_factory", factory)
 
-    def clients(value: Value, *weights: Value) -> Value:
+    def measure_clients(value: Value, *weights: Value) -> Value:
         dtype = dtype_of(member_of(value.type))
 
         def moments_of(value: TensorStructure, weight: tf.Tensor | int) -> tuple[tf.Tensor, ...]:
+            """A client's w, w², w·norm and w·norm², whose sums give the mean and the deviation."""
             norm, weight = _norm(value, dtype), tf.cast(weight, dtype)
             return weight, weight**2, weight * norm, weight * norm**2
 
@@ -105,7 +111,7 @@ def _with_measurements(factory: FactoryT, dtype_of: Callable[[Type], tf.DType]) 
 
         return federated_map(statistics, federated_sum(federated_map(moments, (value, *weights) if weights else value)))
 
-    def server(result: Value) -> Value:
+    def measure_result(result: Value) -> Value:
         member = member_of(result.type)
         dtype = dtype_of(member)
 
@@ -120,8 +126,9 @@ def _with_measurements(factory: FactoryT, dtype_of: Callable[[Type], tf.DType]) 
 
         return federated_map(sizes, result)
 
-    return add_measurements(factory, clients, server)
+    return add_measurements(factory, measure_clients, measure_result)
 
 
 def _norm(value: TensorStructure, dtype: tf.DType) -> tf.Tensor:
+    """The Euclidean norm over all nested tensors, computed in the dtype."""
     return tf.sqrt(tf.add_n([tf.reduce_sum(tf.cast(x, dtype) ** 2) for x in tf.nest.flatten(value)]))

@@ -97,7 +97,7 @@ class LearningProcessOutput(NamedTuple):
 
 
 class _Next(Computation):
-    """Called from Python, a round draws from the state's seed and its number."""
+    """`next` of a process: called from Python, a round draws from its state's seed and the number of the round."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         state: Any = args[0] if args else kwargs.get("state")
@@ -136,8 +136,8 @@ class LearningProcess(IterativeProcess):
     hyperparameter_checks: Mapping[str, Callable[[str, float], None]] = {}
     """For a hyperparameter `part.name`, a function (name, value) that raises for values the algorithm does not take."""
 
-    _is_given_more = False
-    """Whether `next` takes more of the clients than their data."""
+    _takes_client_values = False
+    """Whether `next` takes further values at the clients after their data, such as states; subclasses check them."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class LearningProcess(IterativeProcess):
         who, parameters = f"{type(self).__name__}: {label('next_fn', next_fn)}", next_fn.module.main.parameters
         if not is_at(parameters[0].type, SERVER):
             raise TypeMismatch(f"{who} takes the state at the server, not {parameters[0].type}")
-        if len(parameters) != 2 and not self._is_given_more:
+        if len(parameters) != 2 and not self._takes_client_values:
             raise TypeMismatch(f"{who} takes a state and data, not {next_fn.type_signature.parameter}")
         for parameter in parameters[1:]:
             if not is_at(parameter.type, CLIENTS):
@@ -237,17 +237,19 @@ class LearningProcess(IterativeProcess):
             >>> state = process.set_hparams(state, {'finalizer': {'learning_rate': 0.01}})
         """
         if self._set_hparams:
-            return self._set_hparams(state, _complete(self.get_hparams(state), hparams))
+            return self._set_hparams(state, _replace_nested(self.get_hparams(state), hparams))
         for part, values in hparams.items():
             names = self._hyperparameters.get(part, ())
             if not isinstance(values, Mapping):
                 raise TypeMismatch(
                     f"hyperparameters are given by part and name, {{part: {{name: number}}}}, but {part} is "
-                    f"{brief(values)}; the process has {self._names()}"
+                    f"{brief(values)}; the process has {self._hyperparameter_names()}"
                 )
             unknown = [name for name in values if name not in names]
             if unknown:
-                raise FedcoreError(f"the process has no hyperparameter {part}.{unknown[0]}; it has {self._names()}")
+                raise FedcoreError(
+                    f"the process has no hyperparameter {part}.{unknown[0]}; it has {self._hyperparameter_names()}"
+                )
             current = getattr(state, part)
             changed = {name: _as_dtype(f"{part}.{name}", value, current[name].dtype) for name, value in values.items()}
             for name, value in changed.items():
@@ -256,7 +258,7 @@ class LearningProcess(IterativeProcess):
             state = state.replace(**{part: {**current, **changed}})
         return state
 
-    def _names(self) -> str:
+    def _hyperparameter_names(self) -> str:
         return ", ".join(f"{part}.{name}" for part, names in self._hyperparameters.items() for name in names) or "none"
 
 
@@ -271,10 +273,17 @@ def _as_dtype(name: str, value: object, dtype: np.dtype) -> Any:
 
 
 def _check_function(role: str, fn: object, state: Type, gives: Type | None = None) -> Callable | None:
-    """The function; a computation takes the state first, and gives a value of this type."""
-    if fn is None or not isinstance(fn, Computation):
-        if fn is not None and not callable(fn):
-            raise TypeMismatch(f"LearningProcess: {role} is a computation or a function, not {brief(fn)}")
+    """The function `fn`, checked; None where none was given. Python functions are not checked further.
+
+    Args:
+        role: the name of the argument of `LearningProcess`, for messages.
+        state: the type that a computation takes first.
+        gives: the type that a computation of a second value returns. None: it takes the state alone, and returns
+            anything.
+    """
+    if fn is not None and not callable(fn):
+        raise TypeMismatch(f"LearningProcess: {role} is a computation or a function, not {brief(fn)}")
+    if not isinstance(fn, Computation):
         return fn
     parameters = fn.module.main.parameters
     if len(parameters) != (1 if gives is None else 2):
@@ -291,12 +300,14 @@ def _check_function(role: str, fn: object, state: Type, gives: Type | None = Non
     return fn
 
 
-def _complete(present: object, changed: object) -> object:
-    """Nested hyperparameters with some of them changed."""
+def _replace_nested(present: object, changed: object) -> object:
+    """The nested hyperparameters `present` with the values of `changed`; raises FedcoreError for unknown names."""
     if not isinstance(present, Mapping) or not isinstance(changed, Mapping):
         return changed
     unknown = [name for name in changed if name not in present]
     if unknown:
         has = ", ".join(map(str, present)) or "none"
         raise FedcoreError(f"the process has no hyperparameter {unknown[0]}; it has {has}")
-    return {name: _complete(value, changed[name]) if name in changed else value for name, value in present.items()}
+    return {
+        name: _replace_nested(value, changed[name]) if name in changed else value for name, value in present.items()
+    }

@@ -30,7 +30,10 @@ Weighting: TypeAlias = ClientWeighting | Callable
 
 
 def weight_and_report(model: PureModel, weighting: Weighting, metrics: dict) -> tuple[tf.Tensor, dict]:
-    """A client's weight as float32, and what it reports; without examples the weight is 0, whatever else is said."""
+    """(A client's weight as float32, the report of its metric states).
+
+    Without examples the weight is 0, also where the user's function gives another.
+    """
     report = model.report_metrics(metrics)
     return _weight_of(weighting, tf.cast(metrics["num_examples"][0], tf.float32), report), report
 

@@ -1,5 +1,6 @@
 """The states of clients in the rounds of a training."""
 
+import collections
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,11 +28,11 @@ class ClientMemory:
         self.states = states
         self._process = process
         self._seed = seed
-        self._of_training: Any = None
-        """The initial state of all clients, where it does not depend on the server's."""
+        self._common_initial_state: Any = None
+        """The initial state of every client, once computed, of a process whose initial state ignores the server's."""
 
     def begin(self, checkpoint: tuple[Any, int] | None) -> None:
-        """Begins a training, or goes on from the store's part of a checkpoint and its version."""
+        """Begins a training (None), or goes on from (the store's part of a checkpoint, the checkpoint's round)."""
         self.states.begin(containers_of(self._process.client_state_type), checkpoint)
 
     def cohort_states(self, client_ids: Sequence, server_state: Any) -> Cohort:
@@ -43,26 +44,27 @@ class ClientMemory:
         """
         ids = _check_ids(client_ids)
         new = self.states.missing(ids)
-        initial = self._initial(server_state) if new else None
+        initial = self._initial_state(server_state) if new else None
         read = _ReadAhead(self.states, [i for i in ids if i not in new])
         return Cohort(len(ids), lambda index: initial if ids[index] in new else read(ids[index]))
 
     def put(self, client_ids: Sequence, states: Sequence, round_number: int) -> None:
-        """Stores the new states. A client that was dropped, whose state is None, keeps its old one."""
+        """Stores the new states of a round's clients; a client with None, which was dropped, keeps its old state."""
         pairs: Mapping = dict(zip(_check_ids(client_ids), states, strict=True))
         self.states.put({client_id: state for client_id, state in pairs.items() if state is not None}, round_number)
 
-    def _initial(self, server_state: Any) -> Any:
+    def _initial_state(self, server_state: Any) -> Any:
+        """The state of the clients that take part for the first time, drawn from the seed (and the round)."""
         compute = self._process.initial_client_state
         if compute.module.main.parameters:
             return compute.invoke(server_state, seed=fold_in(self._seed, int(server_state.round)))
-        if self._of_training is None:
-            self._of_training = compute.invoke(seed=self._seed)
-        return self._of_training
+        if self._common_initial_state is None:
+            self._common_initial_state = compute.invoke(seed=self._seed)
+        return self._common_initial_state
 
 
 class _ReadAhead:
-    """Reads states of clients one by one, in order; the store reads as many at once as it likes."""
+    """Gives the state of a client by its id; where clients are asked for in order, the store reads several at once."""
 
     def __init__(self, states: ClientStates, client_ids: Sequence) -> None:
         self._states = states
@@ -87,12 +89,13 @@ def containers_of(type_: Type) -> Any:
 
 
 def _check_ids(client_ids: Sequence) -> list[str | int]:
+    """The ids as Python's texts and whole numbers, in their order; see `ClientMemory.cohort_states` for the errors."""
     ids = [i.item() if isinstance(i, np.generic) else i for i in client_ids]
     unknown = [i for i in ids if not isinstance(i, str | int) or isinstance(i, bool)]
     if unknown:
         raise TypeMismatch(f"clients that keep states have texts or whole numbers as ids, not {brief(unknown[0])}")
     if len(set(ids)) < len(ids):
-        twice = next(i for i in ids if ids.count(i) > 1)
+        twice = next(i for i, count in collections.Counter(ids).items() if count > 1)
         raise InvalidValue(
             f"client {twice!r} is drawn twice in one round, but keeps one state: take a sampler without replacement"
         )

@@ -39,10 +39,10 @@ class ClientMetrics:
     rows: Mapping[Any, Mapping[str, Any]]
 
     def values(self, name: str) -> dict[Any, float]:
-        """A metric by client id; the number of examples or batches of all clients."""
-        counts = name in ("num_examples", "num_batches")
+        """A metric by client id, without NaN and, but for num_examples and num_batches, without empty clients."""
+        counts_data = name in ("num_examples", "num_batches")  # measured of clients without examples too: it is 0
         numbers = {
-            client_id: row[name] if counts or row.get("num_examples") != 0 else float("nan")
+            client_id: row[name] if counts_data or row.get("num_examples") != 0 else float("nan")
             for client_id, row in self.rows.items()
             if is_number(row.get(name))
         }

@@ -53,7 +53,11 @@ class ClientDataCohorts:
             )
 
     def draw(self, rounds_before: int, attempt: int) -> Cohort:
-        """The clients of the round after `rounds_before` rounds; another attempt draws other clients."""
+        """The clients of the round after `rounds_before` rounds.
+
+        Args:
+            attempt: how many results of this round were refused; each draws other clients, except from a sampler.
+        """
         chosen = self._ids
         if self._sampler is not None:
             chosen = self._sample(rounds_before)
@@ -63,7 +67,7 @@ class ClientDataCohorts:
 
         self.client_ids = list(chosen)
         if getattr(self._data, "is_in_files", False):
-            return _ReadHere(chosen, self._data.create_tf_dataset_for_client, self._on_client)
+            return _CountedClientsOfFiles(chosen, self._data.create_tf_dataset_for_client, self._on_client)
 
         def client(index: int) -> tf.data.Dataset:
             self._on_client(index + 1, len(chosen))
@@ -72,6 +76,7 @@ class ClientDataCohorts:
         return Cohort(len(chosen), client, self.client_ids)
 
     def _sample(self, rounds_before: int) -> Sequence:
+        """The ids that the sampler draws; raises TypeMismatch if a user's function returns no ids."""
         if isinstance(self._sampler, Sampler):
             return self._sampler(rounds_before, self._size)
         assert self._sampler is not None
@@ -87,8 +92,8 @@ class ClientDataCohorts:
         """A sample depends on the seed and the round only."""
 
 
-class _ReadHere(OpenedElsewhere):
-    """Clients of files, which this process or another one opens; tells `on_client` how many this process has read."""
+class _CountedClientsOfFiles(OpenedElsewhere):
+    """Clients of files, which another process may open; tells `on_client` of each client that this process reads."""
 
     def __init__(self, client_ids: Any, open_client: Callable, on_client: Callable[[int, int], object]) -> None:
         super().__init__(client_ids, open_client)
@@ -204,7 +209,7 @@ def _fix(name: str, data: Any) -> str:
 
 
 EVALUATION_BATCH = 32
-"""Examples of a batch of arrays to evaluate on, as of Keras' `evaluate`."""
+"""The batch size of arrays to evaluate on: the default of Keras' `evaluate`."""
 
 
 def evaluation_client_data(data: Any) -> Any:

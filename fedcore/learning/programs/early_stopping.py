@@ -26,6 +26,8 @@ class EarlyStopping(Callback):
             unbroken run, and the best beside them: the same call again returns the best. `ModelCheckpoint` with
             `save_best_only` writes them to a file.
         start_from_round: rounds before this one are not looked at.
+    Attributes:
+        stopped_round: the round after which it ended the training; 0 if it did not.
     Raises:
         NotFound: the rounds have no such metric. Where none is evaluated, one of the evaluation costs a warning at the
             end.
@@ -50,22 +52,22 @@ class EarlyStopping(Callback):
         self._monitor = Monitor(monitor, mode, real_number("min_delta", min_delta))
         self._patience = whole_number("patience", patience, at_least=0)
         self._baseline = _checked_baseline(baseline)
-        self._restores = restore_best_weights
-        self._start = whole_number("start_from_round", start_from_round)
+        self._restores_best = restore_best_weights
+        self._start_from_round = whole_number("start_from_round", start_from_round)
         self._waited = 0
         self._best_weights: Any = None
         self.stopped_round = 0
 
     def on_round_end(self, round_number: int, logs: dict[str, Any]) -> None:
         value = self._monitor.value(logs)
-        if value is None or round_number < self._start:
+        if value is None or round_number < self._start_from_round:
             return
-        if self._restores and self._best_weights is None:
+        if self._restores_best and self._best_weights is None:
             self._keep_weights()
         self._waited += 1
         if self._monitor.is_better(value, self._monitor.best):
             self._monitor.best = value
-            if self._restores:
+            if self._restores_best:
                 self._keep_weights()
             if self._baseline is None or self._monitor.is_better(value, self._baseline):
                 self._waited = 0
@@ -78,7 +80,7 @@ class EarlyStopping(Callback):
 
     def on_train_end(self) -> None:
         self._monitor.check_was_there(self.training.history.rows)
-        if self._restores and self._best_weights is not None:
+        if self._restores_best and self._best_weights is not None:
             training = self.training
             training.state = training.process.set_model_weights(training.state, self._best_weights)
 

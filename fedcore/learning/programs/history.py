@@ -82,11 +82,14 @@ class History:
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame` with a row for each round, which is its index and a column, and `seconds` at the end.
 
+        Seconds that the history was not given are NaN.
+
         Raises:
             InvalidValue: pandas is not installed.
         """
         pandas = optional_package("pandas", "History.to_pandas", extra="pandas")
-        rows = [{**row, "seconds": s} for row, s in zip(self.rows, self.seconds, strict=True)]
+        seconds = self.seconds if len(self.seconds) == len(self) else [math.nan] * len(self)
+        rows = [{**row, "seconds": s} for row, s in zip(self.rows, seconds, strict=True)]
         table = pandas.DataFrame(rows, columns=[*(self.names or ["round"]), "seconds"])
         return table.set_index(table["round"].to_numpy())
 
@@ -160,13 +163,13 @@ class History:
             InvalidValue: matplotlib is not installed, or `over` is another word.
             NotFound: there is no such metric, or the history has not what `over` asks for.
         """
-        from fedcore.learning.programs.plot import draw
+        from fedcore.learning.programs.plot import draw_history
 
-        return draw(self, path, metrics, over)
+        return draw_history(self, path, metrics, over)
 
 
 def row_of(round_number: int, metrics: Any, evaluated: Any, counts: Mapping[str, int]) -> dict[str, Any]:
-    """The row of a round, as `History` describes it: metrics as Python's numbers, texts and lists.
+    """The row of a round, as `History` describes it: metrics as Python's numbers, texts and lists, by name.
 
     The model's metrics have their names, those of the evaluation the prefix `val_`, and all others their paths.
 
@@ -184,7 +187,7 @@ def row_of(round_number: int, metrics: Any, evaluated: Any, counts: Mapping[str,
 
 
 def _split(metrics: Any) -> tuple[Any, Any]:
-    """(The metrics at client_work/train, the others); (all, none) where there is no such path."""
+    """(The model's metrics, those at client_work/train; all others); (all, {}) where there is no such path."""
     work = metrics.get("client_work") if isinstance(metrics, Mapping) else None
     if not isinstance(work, Mapping) or "train" not in work:
         return metrics, {}
@@ -193,7 +196,7 @@ def _split(metrics: Any) -> tuple[Any, Any]:
 
 
 _KEY_OF_SUM = re.compile(r"(?:^|(?<=/))([^/]+)/([^/]+)/(b?float\d+|u?int\d+)(?=/)")
-"""The key `lower/upper/dtype` of a `fc.learning.metrics.SecureSumFactory`, which is one name and no path of three."""
+"""The key `lower/upper/dtype` of a `fc.learning.metrics.SecureSumFactory` in a path: one name, with slashes."""
 
 
 def plain_metrics(metrics: Any) -> dict[str, Any]:

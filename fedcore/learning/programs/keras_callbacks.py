@@ -21,7 +21,7 @@ from fedcore.learning.programs.callback import Callback
 _K = keras.callbacks
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 _TEST_HOOKS = ("on_test_begin", "on_test_end", "on_test_batch_begin", "on_test_batch_end")
-_INSTEAD: tuple[tuple[type, str], ...] = (
+_REPLACEMENTS: tuple[tuple[type, str], ...] = (
     (_K.BackupAndRestore, "train(directory=…), which writes checkpoints and resumes from them"),
     (_K.ProgbarLogger, "train(progress=True)"),
     (
@@ -32,7 +32,9 @@ _INSTEAD: tuple[tuple[type, str], ...] = (
     (_K.ModelCheckpoint, 'save_freq="epoch", which is each round'),
     (_K.TensorBoard, 'update_freq="epoch" and write_steps_per_second=False'),
 )
-_NOT_KEPT = ("params", "min_delta")  # Keras gives `min_delta` its sign anew, together with `monitor_op`
+"""(A class of callbacks that do not run, or not with all settings; what the user writes instead), in order."""
+
+_ATTRIBUTES_NOT_KEPT = ("params", "min_delta")  # Keras gives `min_delta` its sign anew, together with `monitor_op`
 
 
 class KerasCallbacks(Callback):
@@ -48,20 +50,22 @@ class KerasCallbacks(Callback):
     clients' work is all not finite has a loss of NaN for `TerminateOnNaN`, and none for an epoch.
 
     Args:
-        callbacks: that read logs and weights after an epoch.
+        callbacks: those of Keras, which read logs and weights before or after an epoch.
     Raises:
-        InvalidValue: one is called for each batch, sets a learning rate that the process has not, or the process was
-            built of no Keras model.
+        InvalidValue: a callback is called for each batch, or sets a learning rate that the process has not; or the
+            process was built of no Keras model.
     """
 
     def __init__(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         for callback in callbacks:
-            _check(callback)
+            _refuse_batch_hooks(callback)
         self._callbacks = list(callbacks)
         self._model: Any = None
-        self._list: Any = None
-        self._starts: list[dict] | None = None  # of attributes; none before the training begins
-        self._restored: list[Mapping] = []
+        self._callback_list: Any = None
+        self._first_attributes: list[dict] | None = None
+        """For each callback its plain attributes at the beginning of the training, by name; None before it."""
+        self._restored_attributes: list[Mapping] = []
+        """For each callback the attributes that a checkpoint kept, by name; empty without a checkpoint."""
 
     def on_train_begin(self) -> None:
         pure: Any = self.training.process.pure_model
@@ -75,19 +79,20 @@ class KerasCallbacks(Callback):
             )
         if not hasattr(self._model, "optimizer"):
             self._model.optimizer = None
-        self._check_optimizer()
+        self._check_rate_setters()
         pure.build_compiled_metrics()
         self._model.stop_training = False
-        self._list = _K.CallbackList(
+        self._callback_list = _K.CallbackList(
             self._callbacks, model=self._model, epochs=self.training.rounds, steps=1, verbose=0
         )
         with self._model_of_state():
-            self._list.on_train_begin()
-        self._starts = [_attributes(callback) for callback in self._callbacks]
-        for callback, attributes in zip(self._callbacks, self._restored, strict=False):
+            self._callback_list.on_train_begin()
+        self._first_attributes = [_plain_attributes(callback) for callback in self._callbacks]
+        for callback, attributes in zip(self._callbacks, self._restored_attributes, strict=False):  # may be empty
             vars(callback).update(attributes)
 
-    def _check_optimizer(self) -> None:
+    def _check_rate_setters(self) -> None:
+        """Refuses callbacks that set the learning rate of an optimizer, which the model does not have."""
         setters = [c for c in self._callbacks if isinstance(c, _K.ReduceLROnPlateau | _K.LearningRateScheduler)]
         if setters and self._model.optimizer is None:
             raise InvalidValue(
@@ -97,6 +102,11 @@ class KerasCallbacks(Callback):
 
     @contextlib.contextmanager
     def _model_of_state(self) -> Iterator[None]:
+        """Runs a hook: before it, the Keras model gets the state's weights and rate; after it, the state the model's.
+
+        Raises:
+            InvalidValue: the hook changed a learning rate that the process has not.
+        """
         training, model = self.training, self._model
         weights = training.process.get_model_weights(training.state)
         weights.assign_weights_to(model)
@@ -110,7 +120,7 @@ class KerasCallbacks(Callback):
             warnings.filterwarnings("ignore", "__array__ implementation doesn't", DeprecationWarning)
             yield
         new_weights = ModelWeights.from_model(model)
-        if not all(map(_equal, _leaves(weights), _leaves(new_weights))):
+        if not all(map(_equal_arrays, _all_weights(weights), _all_weights(new_weights))):
             training.state = training.process.set_model_weights(training.state, new_weights)
         if rate is not None and float(rate.numpy()) != old_rate:
             if "learning_rate" not in hparams:
@@ -125,34 +135,34 @@ class KerasCallbacks(Callback):
 
     def on_round_begin(self, round_number: int) -> None:
         with self._model_of_state():
-            self._list.on_epoch_begin(round_number - 1)
-            self._list.on_train_batch_begin(0)
+            self._callback_list.on_epoch_begin(round_number - 1)
+            self._callback_list.on_train_batch_begin(0)
 
     def on_round_end(self, round_number: int, logs: dict[str, Any]) -> None:
-        metrics = _metrics_of(logs)
+        metrics = _model_metrics(logs)
         trained = {name: value for name, value in metrics.items() if not name.startswith("val_")}
         if not trained and logs.get(NON_FINITE_CLIENTS):
             trained = {"loss": math.nan}
         with self._model_of_state():
-            self._list.on_train_batch_end(0, trained)
-            self._list.on_epoch_end(round_number - 1, metrics)
+            self._callback_list.on_train_batch_end(0, trained)
+            self._callback_list.on_epoch_end(round_number - 1, metrics)
 
     def on_train_end(self) -> None:
         with self._model_of_state():
-            self._list.on_train_end()
+            self._callback_list.on_train_end()
 
     def get_state(self) -> Any:
-        if self._starts is None:
+        if self._first_attributes is None:
             return [(type(callback).__name__, {}) for callback in self._callbacks]
-        pairs = zip(self._callbacks, self._starts, strict=True)
-        return [(type(callback).__name__, _changes(callback, start)) for callback, start in pairs]
+        pairs = zip(self._callbacks, self._first_attributes, strict=True)
+        return [(type(callback).__name__, _changed_attributes(callback, start)) for callback, start in pairs]
 
     def set_state(self, state: Any) -> None:
         saved_names, names = [name for name, _ in state], [type(callback).__name__ for callback in self._callbacks]
         if saved_names != names:
             have, want = (", ".join(group) or "none" for group in (saved_names, names))
             raise InvalidValue(f"the checkpoint has states of Keras' callbacks {have}; those that are given are {want}")
-        self._restored = [attributes for _, attributes in state]
+        self._restored_attributes = [attributes for _, attributes in state]
 
 
 def with_keras_callbacks(callbacks: Sequence[Any]) -> list[Callback]:
@@ -166,14 +176,17 @@ def with_keras_callbacks(callbacks: Sequence[Any]) -> list[Callback]:
     return [*others, KerasCallbacks(keras_callbacks)] if keras_callbacks else others
 
 
-def _metrics_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of the model in a row; those of no examples, which measure nothing, are left out."""
-    metrics = {name: value for name, value in row.items() if isinstance(value, float) and "/" not in name}
-    return {name: v for name, v in metrics.items() if row.get(f"{'val_' * name.startswith('val_')}num_examples") != 0}
+def _model_metrics(row: Mapping[str, Any]) -> dict[str, float]:
+    """The model's metrics in a row, by name, also `val_…`; those of no examples, which measure nothing, are left out."""
+
+    def has_examples(name: str) -> bool:
+        return row.get("val_num_examples" if name.startswith("val_") else "num_examples") != 0
+
+    return {n: v for n, v in row.items() if isinstance(v, float) and "/" not in n and has_examples(n)}
 
 
-def _check(callback: keras.callbacks.Callback) -> None:
-    """Checks that a callback needs no more than the logs and the weights of a round.
+def _refuse_batch_hooks(callback: keras.callbacks.Callback) -> None:
+    """Refuses a callback that needs more than the logs and the weights of a round.
 
     Raises:
         InvalidValue: it is called for each batch, or in Keras' own validation.
@@ -182,7 +195,7 @@ def _check(callback: keras.callbacks.Callback) -> None:
     hooks = [hook for hook in (*_BATCH_HOOKS, *_TEST_HOOKS) if _overrides(callback, hook)]
     if _is_by_epoch(callback) and all(private_api.is_defined_by_keras(getattr(callback, h)) for h in hooks):
         return
-    instead = next((text for kind, text in _INSTEAD if isinstance(callback, kind)), None)
+    instead = next((text for kind, text in _REPLACEMENTS if isinstance(callback, kind)), None)
     if instead is not None:
         raise InvalidValue(f"{name} does not run in a training of rounds\n  fix: {instead}")
     if not hooks:
@@ -203,7 +216,7 @@ def _overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
 
 
 def _is_by_epoch(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback of Keras that has hooks for batches does nothing by batches of an epoch."""
+    """Whether a callback is one of Keras whose hooks for batches, with its settings, act once an epoch."""
     if isinstance(callback, _K.ModelCheckpoint):
         return callback.save_freq == "epoch"
     if isinstance(callback, _K.TensorBoard):
@@ -211,22 +224,23 @@ def _is_by_epoch(callback: keras.callbacks.Callback) -> bool:
     return isinstance(callback, _K.TerminateOnNaN)
 
 
-def _attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
-    """Attributes that a checkpoint can hold; containers are copied."""
-    return {n: _copied(v) for n, v in vars(callback).items() if n not in _NOT_KEPT and _is_plain(v)}
+def _plain_attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
+    """The attributes that a checkpoint can hold, by name; containers are copied."""
+    return {n: _copy_containers(v) for n, v in vars(callback).items() if n not in _ATTRIBUTES_NOT_KEPT and _is_plain(v)}
 
 
-def _changes(callback: keras.callbacks.Callback, start: Mapping) -> dict[str, Any]:
-    """The attributes that differ from those at the start, and all containers."""
+def _changed_attributes(callback: keras.callbacks.Callback, start: Mapping) -> dict[str, Any]:
+    """The plain attributes that differ from those at the start, and all containers, by name."""
 
     def has_changed(name: str, value: Any) -> bool:
         is_container = isinstance(value, dict | list | tuple | np.ndarray)
         return is_container or name not in start or type(start[name]) is not type(value) or start[name] != value
 
-    return {name: value for name, value in _attributes(callback).items() if has_changed(name, value)}
+    return {name: value for name, value in _plain_attributes(callback).items() if has_changed(name, value)}
 
 
 def _is_plain(value: object) -> bool:
+    """Whether a checkpoint can hold the value: a number, text, array or None, or a dict, list or tuple of them."""
     if isinstance(value, dict):
         return all(isinstance(key, str) for key in value) and all(map(_is_plain, value.values()))
     if isinstance(value, list | tuple):
@@ -234,17 +248,17 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float | str | np.ndarray | np.generic)
 
 
-def _copied(value: Any) -> Any:
+def _copy_containers(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _copied(child) for key, child in value.items()}
+        return {key: _copy_containers(child) for key, child in value.items()}
     if type(value) is tuple:
-        return tuple(map(_copied, value))
-    return [_copied(child) for child in value] if type(value) is list else value
+        return tuple(map(_copy_containers, value))
+    return [_copy_containers(child) for child in value] if type(value) is list else value
 
 
-def _leaves(weights: ModelWeights) -> list:
+def _all_weights(weights: ModelWeights) -> list:
     return [*weights.trainable, *weights.non_trainable]
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _equal_arrays(a: Any, b: Any) -> bool:
     return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)

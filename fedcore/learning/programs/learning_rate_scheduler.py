@@ -29,13 +29,14 @@ class LearningRateScheduler(Callback):
         self, schedule: Callable[[int, float], float], hyperparameter: str = "finalizer.learning_rate"
     ) -> None:
         self._schedule = schedule
+        self._hyperparameter = hyperparameter
         self._part, _, self._name = hyperparameter.partition(".")
 
     def on_train_begin(self) -> None:
         hparams = self.training.process.get_hparams(self.training.state)
         if self._name not in hparams.get(self._part, ()):
             has = ", ".join(f"{part}.{name}" for part, names in hparams.items() for name in names) or "none"
-            raise InvalidValue(f"the process has no hyperparameter {self._part}.{self._name}; it has {has}")
+            raise InvalidValue(f"the process has no hyperparameter {self._hyperparameter}; it has {has}")
 
     def on_round_begin(self, round_number: int) -> None:
         training = self.training

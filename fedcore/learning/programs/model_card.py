@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedcore.learning.programs.training import Training
 
 _COUNTS = ("round", "clients", "broadcast_bits", "aggregate_bits", "num_examples", "num_batches")
+"""Columns of a history that count, and so stand in no table of metrics."""
 
 
 def model_card(training: "Training", name: str = "model") -> str:
@@ -36,18 +37,21 @@ def model_card(training: "Training", name: str = "model") -> str:
     for row in rows:
         newest |= row
     tables = {
-        "Data": _data(training, rows),
-        "Training": _training(training, rows),
+        "Data": _data_facts(training, rows),
+        "Training": _training_facts(training, rows),
         "Metrics": {n: v for n, v in newest.items() if n not in (*_COUNTS, "epsilon") and not isinstance(v, str)},
         "Privacy": {"epsilon": newest.get("epsilon", "not measured: no fc.privacy.EpsilonCallback")},
-        "Sizes": _sizes(training),
+        "Sizes": _sizes_of_weights(training),
         "Made with": surroundings_of(training.process),
     }
     parts = [f"# {name}", *(_table(title, values) for title, values in tables.items())]
     return "\n\n".join(parts) + "\n"
 
 
-def _data(training: "Training", rows: list[dict]) -> dict[str, Any]:
+# Each of these gives the rows of one table: a title, and the value beside it.
+
+
+def _data_facts(training: "Training", rows: list[dict]) -> dict[str, Any]:
     examples = [row["num_examples"] for row in rows if "num_examples" in row]
     data_type: Any = training.process.next.module.main.parameters[1].type
     example_counts = {"examples trained on, repeats counted": sum(examples)} if examples else {}
@@ -59,7 +63,7 @@ def _data(training: "Training", rows: list[dict]) -> dict[str, Any]:
     }
 
 
-def _training(training: "Training", rows: list[dict]) -> dict[str, Any]:
+def _training_facts(training: "Training", rows: list[dict]) -> dict[str, Any]:
     clients = [row["clients"] for row in rows if "clients" in row]
     facts: dict[str, Any] = {"rounds": f"{training.round} of {training.rounds}"}
     if clients:
@@ -69,7 +73,7 @@ def _training(training: "Training", rows: list[dict]) -> dict[str, Any]:
     return facts
 
 
-def _sizes(training: "Training") -> dict[str, Any]:
+def _sizes_of_weights(training: "Training") -> dict[str, Any]:
     def count(weights: TensorStructure) -> str:
         leaves = [leaf for leaf in tf.nest.flatten(weights) if hasattr(leaf, "nbytes")]
         return f"{sum(a.size for a in leaves):,} ({sum(a.nbytes for a in leaves):,} bytes)"

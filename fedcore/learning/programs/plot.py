@@ -1,6 +1,7 @@
 """Diagrams of histories."""
 
 import io
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,19 +20,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _INK, _SOFT, _CLIENTS, _EVALUATED = "#22262b", "#8a929b", "#9fb3bf", "#0b6e99"
-_OVER = {
+"""Colours of titles, of ticks, of the training's lines, of the evaluation's lines."""
+
+_AXIS_LABELS = {
     "rounds": "round",
     "bits": "sent to and from all clients",
     "seconds": "seconds",
     "time": "hours of the clock",
 }
-"""The label of a horizontal axis."""
+"""By value of the argument `over`: the label of the horizontal axis."""
 
-_BAND = (0.1, 0.5, 0.9)
+_QUANTILES = (0.1, 0.5, 0.9)
 """The quantiles of several trainings that are drawn: a line, and a band from the first to the last."""
 
-_INCHES_OF_CHARACTER = 0.068  # of a legend's text
-_ENTRIES = 14  # in a column of a legend, which is as high as a diagram
+_INCHES_PER_CHARACTER = 0.068  # width of the legend's text, at its font size of 9
+_LEGEND_ROWS = 14  # so many rows are as high as one diagram; more trainings get a further column
 _Points = dict[int, tuple[float, float]]
 """By round: (place on the horizontal axis, value of the metric)."""
 
@@ -73,20 +76,20 @@ def plot_histories(
     x_label = _axis_label(over)
     if not isinstance(histories, Mapping):
         raise TypeMismatch(f"plot_histories draws a dict of histories by name, not {brief(histories)}")
-    groups = {label: _several(entry) for label, entry in histories.items()}
+    groups = {str(label): _as_group(entry) for label, entry in histories.items()}
     rows = [row for group in groups.values() for history in group for row in history]
     if not any(groups.values()):
-        raise InvalidValue("there are no histories to draw")
+        raise InvalidValue("there are no histories to draw_history")
     if metrics is None:
         evaluated = [f"val_{name}" for name in measures(rows) if any(f"val_{name}" in row for row in rows)]
         metrics = evaluated or measures(rows)
     for name in metrics:
         if not any(name in row for row in rows):
             raise NotFound(f"no history has {name}; they have {', '.join(dict.fromkeys(n for r in rows for n in r))}")
-    columns = -(-len(groups) // _ENTRIES)
-    width = columns * (max(map(len, groups)) * _INCHES_OF_CHARACTER + 0.7)
-    figure, axes = _figure(len(metrics), "plot_histories", width)
-    for axis, name in zip(axes, metrics, strict=False):
+    columns = math.ceil(len(groups) / _LEGEND_ROWS)
+    legend_inches = columns * (max(map(len, groups)) * _INCHES_PER_CHARACTER + 0.7)  # 0.7: the line beside the text
+    figure, axes = _figure(len(metrics), "plot_histories", legend_inches)
+    for axis, name in zip(axes, metrics, strict=False):  # without metrics, one empty diagram
         _prepare(axis, name)
         for (label, group), style in zip(groups.items(), _styles(len(groups)), strict=True):
             if any(isinstance(row.get(name), list) for history in group for row in history):
@@ -94,7 +97,7 @@ def plot_histories(
                     _draw_quantiles(axis, history, name, over, label=label, **style)
             else:
                 _draw_group(axis, group, name, over, label=label, **style)
-    lines = _entries(axes)
+    lines = _legend_lines(axes)
     if lines:
         legend = axes[0].legend(
             lines.values(), lines, frameon=False, fontsize=9, labelcolor=_INK, ncols=columns, handlelength=2.6,
@@ -105,8 +108,10 @@ def plot_histories(
     return _finish(figure, axes, path, over, x_label)
 
 
-def draw(history: History, path: str | os.PathLike | None, metrics: Sequence[str] | None, over: str) -> "Figure":
-    """See `History.plot`."""
+def draw_history(
+    history: History, path: str | os.PathLike | None, metrics: Sequence[str] | None, over: str
+) -> "Figure":
+    """Draws one training, as `History.plot` says: a training metric and its evaluation share a diagram."""
     x_label = _axis_label(over)
     names = list(metrics) if metrics is not None else measures(history.rows)
     missing = [name for name in names if name not in history.names and f"val_{name}" not in history.names]
@@ -129,7 +134,7 @@ def draw(history: History, path: str | os.PathLike | None, metrics: Sequence[str
     return _finish(figure, axes, path, over, x_label)
 
 
-def _several(entry: Any) -> list[History]:
+def _as_group(entry: Any) -> list[History]:
     """The histories of one entry of the legend: the list or tuple, or the single `History`, as a list."""
     group = [entry] if isinstance(entry, History) else entry
     if not isinstance(group, list | tuple) or not all(isinstance(history, History) for history in group):
@@ -148,7 +153,12 @@ def _styles(count: int) -> list[dict[str, str]]:
 
 
 def _figure(diagrams: int, caller: str, legend_inches: float = 0.0) -> tuple["Figure", "NDArray[np.object_]"]:
-    """A figure, and its axes, one above the other."""
+    """(A figure, its axes from top to bottom, [diagrams]); one axis where there is nothing to draw.
+
+    Args:
+        caller: the user's function, for the message where matplotlib is not installed.
+        legend_inches: room for a legend to the right of the diagrams.
+    """
     optional_package("matplotlib", caller, extra="data")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -160,13 +170,14 @@ def _figure(diagrams: int, caller: str, legend_inches: float = 0.0) -> tuple["Fi
 
 
 def _axis_label(over: str) -> str:
-    if over not in _OVER:
-        *names, last = _OVER
+    """The label of the horizontal axis; raises InvalidValue for a word that is no axis."""
+    if over not in _AXIS_LABELS:
+        *names, last = _AXIS_LABELS
         raise InvalidValue(f"over is {', '.join(names)} or {last}, not {brief(over)}")
-    return _OVER[over]
+    return _AXIS_LABELS[over]
 
 
-def _places(history: History, over: str) -> list[float]:
+def _axis_positions(history: History, over: str) -> list[float]:
     """The place of each row on the horizontal axis.
 
     Raises:
@@ -190,25 +201,31 @@ def _points(history: History, name: str, over: str) -> _Points:
     """The points of a metric in the rows that have it."""
     if not any(name in row for row in history):
         return {}
-    places = zip(history, _places(history, over), strict=True)
+    places = zip(history, _axis_positions(history, over), strict=True)
     return {row["round"]: (place, row[name]) for row, place in places if name in row}
 
 
 def _draw_group(axis: "Axes", group: Sequence[History], name: str, over: str, **style: Any) -> None:
-    """Draws a metric of a training, or its quantiles over several; nothing where none has it."""
+    """Draws a metric of one training as a line, of several as median and band; nothing where no training has it.
+
+    Args:
+        style: as for `Axes.plot`.
+    """
     curves = [points for history in group if (points := _points(history, name, over))]
     if not curves:
         return
     rounds = [number for number in curves[0] if all(number in points for points in curves)]
-    places = np.array([[points[number] for number in rounds] for points in curves]).reshape(len(curves), -1, 2)
-    low, middle, high = np.quantile(places[:, :, 1], _BAND, axis=0) if len(curves) > 1 else [places[0, :, 1]] * 3
-    x = places[:, :, 0].mean(0)
-    (line,) = axis.plot(x, middle, linewidth=1.8, markersize=4, **_marker(len(x)) | style)
+    # [training, round, 2]: the last axis is (place on the horizontal axis, value).
+    points_of_all = np.array([[points[number] for number in rounds] for points in curves]).reshape(len(curves), -1, 2)
+    values = points_of_all[:, :, 1]
+    low, middle, high = np.quantile(values, _QUANTILES, axis=0) if len(curves) > 1 else [values[0]] * 3
+    x = points_of_all[:, :, 0].mean(0)
+    (line,) = axis.plot(x, middle, linewidth=1.8, markersize=4, **_point_marker(len(x)) | style)
     if len(curves) > 1:
         axis.fill_between(x, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
 
 
-def _marker(points: int) -> dict[str, str]:
+def _point_marker(points: int) -> dict[str, str]:
     """A marker for a line of a single point, which cannot be seen without one."""
     return {"marker": "o"} if points == 1 else {}
 
@@ -222,13 +239,15 @@ def _draw_quantiles(
         return
     x = [place for place, _ in points]
     quantiles = np.array([np.atleast_1d(values) for _, values in points])
-    lines = axis.plot(x, quantiles, linewidth=0.8, markersize=4, color=color, alpha=0.7, **_marker(len(x)) | style)
+    lines = axis.plot(
+        x, quantiles, linewidth=0.8, markersize=4, color=color, alpha=0.7, **_point_marker(len(x)) | style
+    )
     lines[0].set_label(label)
     axis.fill_between(x, quantiles.min(1), quantiles.max(1), color=color, alpha=0.12, linewidth=0)
 
 
-def _entries(axes: "NDArray[np.object_]") -> dict[str, Any]:
-    """The lines of the legend by name; a name that several diagrams have gives the line of the first one."""
+def _legend_lines(axes: "NDArray[np.object_]") -> dict[str, Any]:
+    """The lines of the legend by label; of a label that several diagrams have, the line of the first diagram."""
     entries: dict[str, Any] = {}
     for axis in axes:
         for line, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -250,7 +269,11 @@ def _prepare(axis: "Axes", title: str) -> None:
 def _finish(
     figure: "Figure", axes: "NDArray[np.object_]", path: str | os.PathLike | None, over: str, x_label: str
 ) -> "Figure":
-    """Labels the horizontal axis, and writes the figure to the path, if there is one; returns the figure."""
+    """Formats the horizontal axes, labels the lowest one, and writes the figure to the path, if there is one.
+
+    Raises:
+        InvalidValue: matplotlib writes no files of the path's kind.
+    """
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     for axis in axes:

@@ -7,9 +7,10 @@ from fedcore.context import slow_clients
 from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.history import TIME, measures
 from fedcore.learning.programs.monitor import is_number
+from fedcore.scalars import whole_number
 
 _WIDTH = 9  # characters of a column
-_LINES_BELOW_HEAD = 25  # then the names of the columns are printed again
+_LINES_BELOW_HEAD = 25  # after so many, the names of the columns are printed again
 
 
 class ProgressBar(Callback):
@@ -20,7 +21,9 @@ class ProgressBar(Callback):
     round without its compilation (`History.seconds`), and the bits sent to and from all its clients.
 
     Args:
-        every: rounds from one line to the next; evaluated rounds always have a line.
+        every: rounds from one line to the next, 1 or more; evaluated rounds always have a line.
+    Raises:
+        FedcoreError: `every` is less than 1, or no whole number.
     Example:
         >>> progress = fc.learning.programs.ProgressBar()
         >>> history = fc.learning.programs.train(
@@ -30,7 +33,7 @@ class ProgressBar(Callback):
     """
 
     def __init__(self, every: int = 1) -> None:
-        self._every = every
+        self._every = whole_number("every", every, at_least=1)
         self._bar: Any = None
         self._task: Any = None
         self._columns: list[str] = []
@@ -47,7 +50,7 @@ class ProgressBar(Callback):
         from rich import progress as bars
 
         class _Clients(bars.ProgressColumn):
-            """The clients that were read, and those that the call waits for."""
+            """How many clients the round has read, and one that it waits for, if there is one."""
 
             def render(self, task: bars.Task) -> Text:
                 waits = "".join(f", waits for {client}" for client in slow_clients()[:1])
@@ -68,7 +71,7 @@ class ProgressBar(Callback):
         self._bar.start()
 
     def on_client(self, read: int, size: int) -> None:
-        """The round has read another of its clients, in any thread."""
+        """Shows that the round has read `read` of its `size` clients; may be called in any thread."""
         if self._bar is not None:
             self._bar.update(self._task, clients=f"{read}/{size} clients")
 
@@ -106,10 +109,11 @@ class ProgressBar(Callback):
 
 
 def _columns(logs: dict[str, Any], metrics: list[str] | None = None, *, evaluates: bool) -> list[str]:
-    """The names of the columns.
+    """The names of the logs that get a column, in its order.
 
     Args:
-        metrics: the model's, which an evaluation has too. Default: all measured ones; callbacks may have added some.
+        metrics: the names of the model's metrics. Default: those of all floats in the logs, also of callbacks.
+        evaluates: whether some rounds have each of these metrics as `val_…` too.
     """
     measured = measures([logs])
     names = list(measured if metrics is None else metrics)

@@ -21,11 +21,11 @@ class StartingModels:
         state: Any = member_of(process.state_type)
         weights = [leaf for _, leaf in leaves(state["global_model_weights"])]
         self.bits = sum(leaf.size_bits or 0 for leaf in weights if isinstance(leaf, TensorType))
-        """The size of a model, which each client gets that begins."""
+        """The size of the model that a client gets when it begins."""
         self._weights: dict[int, ModelWeights] = {}
 
     def begin(self, checkpoint: Sequence[tuple[int, tuple, tuple]]) -> None:
-        """Begins a training, or goes on from a checkpoint."""
+        """Begins a training (an empty sequence), or goes on from what `checkpoint` returned."""
         self._weights = {int(version): ModelWeights(*weights) for version, *weights in checkpoint}
 
     def add(self, version: int, weights: ModelWeights) -> None:
@@ -40,4 +40,5 @@ class StartingModels:
         self._weights = {version: weights for version, weights in self._weights.items() if version in versions}
 
     def checkpoint(self) -> list[tuple[int, tuple, tuple]]:
+        """For each model (its version, its trainable weights, its other weights)."""
         return [(version, tuple(w.trainable), tuple(w.non_trainable)) for version, w in self._weights.items()]

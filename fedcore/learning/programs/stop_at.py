@@ -14,7 +14,7 @@ class StopAt(Callback):
 
     Args:
         monitor: the metric. One of the evaluation, `val_…`, is looked at in evaluated rounds only.
-        target: a metric that is the better the greater it is reaches it from `target` on, another down to `target`.
+        target: the value that is good enough; where less is better (see `mode`) so is a lower one, else a higher one.
         mode: `min`, `max` or `auto`; `auto` is `max` for accuracies, AUC, precision and recall.
     Raises:
         NotFound: the rounds have no such metric. Where none is evaluated, one of the evaluation costs a warning at the

@@ -12,7 +12,7 @@ _PACKAGES = ("fedcore", "tensorflow", "keras", "numpy")
 
 
 def surroundings_of(process: LearningProcess) -> dict[str, str]:
-    """The digest of the plan of a round, the versions of packages, and the threads of one operation."""
+    """By name: the digest of a round's plan, the versions of packages, the threads that share one operation."""
     context.current_runtime()  # the first runtime sets the threads
     return {
         "plan": process.next.to_module("planned").digest(),
@@ -22,7 +22,7 @@ def surroundings_of(process: LearningProcess) -> dict[str, str]:
 
 
 def differences(earlier: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """A line for each difference."""
+    """For each surrounding that changed, in which further rounds may have other bits, a line for the user."""
     return [
         f"{name}: {_brief(earlier.get(name, 'unknown'))} before, {_brief(now.get(name, 'unknown'))} now"
         for name in {**earlier, **now}

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     Datasets = Sequence[tf.data.Dataset] | Mapping[str, tf.data.Dataset]
 
 
-_OF_FIT = {
+_FIT_REPLACEMENTS = {
     "epochs": "rounds=…; a client's epochs are data.preprocess(lambda dataset: dataset.repeat(epochs).batch(32))",
     "initial_epoch": "directory=…, from which a training goes on",
     "batch_size": "data.preprocess(lambda dataset: dataset.batch(32))",
@@ -69,25 +69,25 @@ _OF_FIT = {
     "validation_freq": "evaluate_every=…",
     "verbose": "progress=True or progress=False",
 }
-"""The arguments of Keras' `fit` that `train` has under another name or in another place."""
+"""By argument of Keras' `fit`: what a user of `train` writes instead."""
 
-_Function = TypeVar("_Function", bound=Callable)
+_FunctionT = TypeVar("_FunctionT", bound=Callable)
 
 
-def _knows_arguments_of_fit(fn: _Function) -> _Function:
-    """Makes a function say what to write in place of an argument of Keras' `fit`."""
+def _refuse_arguments_of_fit(fn: _FunctionT) -> _FunctionT:
+    """Decorates `train`, so that an argument of Keras' `fit` raises a TypeMismatch that names its replacement."""
 
     @wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        name = next((name for name in kwargs if name in _OF_FIT), None)
+        name = next((name for name in kwargs if name in _FIT_REPLACEMENTS), None)
         if name is not None:
-            raise TypeMismatch(f"{name} is an argument of Keras' fit, not of train\n  fix: {_OF_FIT[name]}")
+            raise TypeMismatch(f"{name} is an argument of Keras' fit, not of train\n  fix: {_FIT_REPLACEMENTS[name]}")
         return fn(*args, **kwargs)
 
     return call  # type: ignore[return-value]
 
 
-@_knows_arguments_of_fit
+@_refuse_arguments_of_fit
 def train(
     process: LearningProcess,
     data: "ClientData | FederatedDataSource | Datasets",
@@ -187,13 +187,13 @@ def train(
         >>> [row['round'] for row in whole], sorted(os.listdir(folder))
         ([1, 2, 3], ['checkpoints', 'metrics.csv', 'run_state.json', 'tensorboard'])
     """
-    _check(process, callbacks, release_managers)
+    _check_kinds(process, callbacks, release_managers)
     data = as_client_data("data", data)
     check_type("data", data, "process", process)
     _check_client_states(process, data, client_states)
     if clock is not None:
         _check_clock(clock, process, data, sampler)
-        sampler = partial(_clients_of, clock)
+        sampler = partial(_clients_by_clock, clock)
     _check_evaluation(evaluation, evaluation_data)
     if should_retry_round is not None:
         refuse_choosing_from_noise(process)
@@ -205,42 +205,47 @@ def train(
         should_retry_round=should_retry_round,
         directory=None if directory is None else Path(directory),
     )
+    # A sampler without `takes_size` and a plain function decide themselves how many clients they draw.
     size = clients_per_round if sampler is None or getattr(sampler, "takes_size", False) else None
     with contextlib.ExitStack() as stack:
-        manager, released = program_state_manager, list(release_managers)
+        state_manager, metric_managers = program_state_manager, list(release_managers)
         if directory is not None:
             stack.enter_context(used_alone(Path(directory)))
             stack.enter_context(record_state(Path(directory)))
-            manager = manager or _checkpoints(Path(directory))
-            released = [*_files(Path(directory), hparams), *released]
+            state_manager = state_manager or _checkpoint_manager(Path(directory))
+            metric_managers = [*_file_managers(Path(directory), hparams), *metric_managers]
         bar = ProgressBar()
         stack.callback(bar.close)
-        number = _seed(seed, manager)
+        training_seed = _training_seed(seed, state_manager)
         memory = None
         if isinstance(process, ClientStateProcess):
-            states = _client_states(settings.directory, manager) if client_states is None else client_states
-            memory = ClientMemory(process, states, number)
+            states = _open_client_states(settings.directory, state_manager) if client_states is None else client_states
+            memory = ClientMemory(process, states, training_seed)
         training = Training(
             process,
-            cohorts_of("data", data, size, number, bar.on_client, sampler),
-            number,
+            cohorts_of("data", data, size, training_seed, bar.on_client, sampler),
+            training_seed,
             settings,
-            evaluate=_evaluator(evaluation, evaluation_data, evaluation_clients, number),
-            callbacks=[*with_keras_callbacks(callbacks), *([bar] if _shows(progress) else [])],
-            release_managers=released,
-            state_manager=manager,
+            evaluate=_build_evaluation(evaluation, evaluation_data, evaluation_clients, training_seed),
+            callbacks=[*with_keras_callbacks(callbacks), *([bar] if _shows_progress(progress) else [])],
+            release_managers=metric_managers,
+            state_manager=state_manager,
             memory=memory,
             clock=clock,
         )
-        return training.run(lambda: initial_state or process.initialize.invoke(seed=number))
+        return training.run(lambda: initial_state or process.initialize.invoke(seed=training_seed))
 
 
-def _checkpoints(directory: Path) -> FileProgramStateManager:
+def _checkpoint_manager(directory: Path) -> FileProgramStateManager:
     return FileProgramStateManager(directory / CHECKPOINTS, keep_total=3, keep_first=False)
 
 
-def _client_states(directory: Path | None, manager: ProgramStateManager | None) -> ClientStates:
-    """The store of a training's directory. States without a checkpoint are those of a first round that was killed."""
+def _open_client_states(directory: Path | None, manager: ProgramStateManager | None) -> ClientStates:
+    """The store of the clients' states: the file of a training's directory; in memory without a directory.
+
+    A directory without a checkpoint may hold the states of a first round that was killed: they are deleted, since the
+    training begins anew.
+    """
     if directory is None:
         return MemoryClientStates()
     path = directory / CLIENT_STATES
@@ -250,11 +255,11 @@ def _client_states(directory: Path | None, manager: ProgramStateManager | None) 
     return SQLiteClientStates(path)
 
 
-def _files(directory: Path, hparams: Mapping[str, bool | int | float | str] | None) -> list[ReleaseManager]:
-    """The managers of the files of a directory.
+def _file_managers(directory: Path, hparams: Mapping[str, bool | int | float | str] | None) -> list[ReleaseManager]:
+    """The release managers that write a directory's `metrics.csv` and, if it is installed, for TensorBoard.
 
     Raises:
-        InvalidValue: the table is damaged.
+        InvalidValue: `metrics.csv` is damaged.
     """
     path = directory / METRICS
     try:
@@ -270,6 +275,7 @@ def _files(directory: Path, hparams: Mapping[str, bool | int | float | str] | No
 
 
 def _check_evaluation(evaluation: Any, data: Any) -> None:
+    """Refuses an evaluation without data, data without an evaluation, and data that do not fit the evaluation."""
     if (evaluation is None) != (data is None):
         raise TypeMismatch("evaluation and evaluation_data are given together: the process and its clients")
     if isinstance(data, FederatedDataSource):
@@ -281,7 +287,8 @@ def _check_evaluation(evaluation: Any, data: Any) -> None:
     check_type("evaluation_data", evaluation_client_data(data), "evaluation", evaluation)
 
 
-def _check(process: Any, callbacks: Sequence[Any], release_managers: Sequence[Any]) -> None:
+def _check_kinds(process: Any, callbacks: Sequence[Any], release_managers: Sequence[Any]) -> None:
+    """Refuses arguments of `train` of another kind than its signature says."""
     if not isinstance(process, LearningProcess):
         raise TypeMismatch(f"process is a fc.learning.LearningProcess, not {brief(process)}")
     parameters = process.next.module.main.parameters
@@ -319,6 +326,7 @@ def _check_client_states(process: LearningProcess, data: Any, client_states: Any
 
 
 def _check_clock(clock: Any, process: LearningProcess, data: Any, sampler: Any) -> None:
+    """Refuses what is no clock, and a sampler, data or a process that do not go with the clock."""
     if not isinstance(clock, VirtualClock):
         raise TypeMismatch(
             f"clock is a fc.simulation.VirtualClock, such as SynchronousClock(devices, 10), not {brief(clock)}"
@@ -341,11 +349,12 @@ def _check_clock(clock: Any, process: LearningProcess, data: Any, sampler: Any) 
         raise InvalidValue(f"the clock has a device of client {brief(min(missing, key=str))}, who is not in data")
 
 
-def _clients_of(clock: VirtualClock, rounds_before: int) -> Sequence:
+def _clients_by_clock(clock: VirtualClock, rounds_before: int) -> Sequence:
+    """A sampler of `train`: the ids of the clients whose work the clock puts into a round."""
     return clock.round(rounds_before).client_ids
 
 
-def _seed(seed: int | None, manager: ProgramStateManager | None) -> int:
+def _training_seed(seed: int | None, manager: ProgramStateManager | None) -> int:
     """The seed that was given; else that of the newest checkpoint; else a drawn one."""
     if seed is not None:
         return seed_number("seed", seed)
@@ -353,7 +362,8 @@ def _seed(seed: int | None, manager: ProgramStateManager | None) -> int:
     return random.SystemRandom().getrandbits(63) if checkpoint is None else checkpoint["seed"]
 
 
-def _shows(progress: bool | None) -> bool:
+def _shows_progress(progress: bool | None) -> bool:
+    """Whether a training prints its progress: as the user says, else on a terminal or in a notebook."""
     if progress is not None:
         return progress
     from rich.console import Console
@@ -362,20 +372,26 @@ def _shows(progress: bool | None) -> bool:
     return console.is_terminal or console.is_jupyter
 
 
-def _evaluator(
+def _build_evaluation(
     evaluation: LearningProcess | None, data: Any, clients: int | None, seed: int
 ) -> Callable[[Any, int], Any] | None:
-    """(training state, round) -> metrics of the global model."""
+    """The function (training state, round) -> metrics of the global model by name; None without an evaluation.
+
+    Args:
+        data: the evaluation data as the user gives them to `train`.
+        clients: how many clients each evaluation samples; None for all.
+        seed: the training's, from which the evaluation's own is derived, so that it draws other numbers.
+    """
     if evaluation is None:
         return None
     seed = fold_in(seed, 0)
     cohorts = cohorts_of("evaluation_data", evaluation_client_data(data), clients, seed, lambda read, size: None)
-    empty: list[Any] = []  # the state of the evaluation, made when it is first used
+    first_state: list[Any] = []  # holds the evaluation's initial state from the first call on
 
     def evaluate(state: Any, round_number: int) -> Any:
-        if not empty:
-            empty.append(evaluation.initialize.invoke(seed=seed))
-        eval_state = evaluation.set_model_weights(empty[0], state.global_model_weights)
+        if not first_state:
+            first_state.append(evaluation.initialize.invoke(seed=seed))
+        eval_state = evaluation.set_model_weights(first_state[0], state.global_model_weights)
         _, metrics = state_and_metrics(evaluation.next(eval_state, cohorts.draw(round_number, 0)))
         work = metrics.get("client_work", metrics)
         return work["eval"]["current_round_metrics"] if "eval" in work else work
@@ -385,12 +401,12 @@ def _evaluator(
 
 def evaluate_state(evaluation: LearningProcess, data: "ClientData", state: Any) -> dict[str, Any]:
     """The metrics of a state's global model over all clients, as Python's numbers and lists."""
-    compute = _evaluator(evaluation, data, None, 0)
+    compute = _build_evaluation(evaluation, data, None, 0)
     assert compute is not None
     return plain_metrics(compute(state, 0))
 
 
 def newest_state(process: LearningProcess, directory: str | os.PathLike) -> tuple[Any, int]:
     """The state of the newest checkpoint of a training's directory, and its round; (None, 0) if there is none."""
-    checkpoint, version = run_awaitable(_checkpoints(Path(directory)).load_latest(checkpoint_structure(process)))
+    checkpoint, version = run_awaitable(_checkpoint_manager(Path(directory)).load_latest(checkpoint_structure(process)))
     return (None, 0) if checkpoint is None else (checkpoint["state"], version)

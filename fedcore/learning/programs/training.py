@@ -34,18 +34,18 @@ from fedcore.templates.iterative import state_and_metrics
 from fedcore.types import member_of, strip_placement
 
 PARTS = ("state", "seed", "rows", "seconds", "stopped", "callbacks", "cohorts", "surroundings")
-"""The parts of a checkpoint."""
+"""The names of the parts of every checkpoint; `Training._checkpoint` gives them in this order."""
 
 CLIENT_STATES = "client_states"
-"""The part of a checkpoint that a process with client states has more."""
+"""The name of the further part of a checkpoint of a `ClientStateProcess`."""
 
 STARTING_MODELS = "starting_models"
-"""The part that an `AsynchronousProcess` has more."""
+"""The name of the further part of a checkpoint of an `AsynchronousProcess`."""
 
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """Numbers of a training; see `train`."""
+    """The arguments of `train` of these names, checked."""
 
     rounds: int
     evaluate_every: int
@@ -75,6 +75,13 @@ class Training:
         stop_training: whether the training ends after this round.
         directory: where its files are; None without one.
         client_states: the states that clients keep, by client id; empty for a process without.
+    Args:
+        cohorts: draws the clients of each round.
+        seed: the training's, which checkpoints keep.
+        evaluate: (training state, round) -> metrics of the global model by name. None: no evaluation.
+        state_manager: keeps the checkpoints. None: there are none.
+        memory: the states of the clients of a `ClientStateProcess`. None for another process.
+        clock: says which clients' work each round gets, and when it ends. None: rounds have no times.
     """
 
     def __init__(
@@ -178,9 +185,9 @@ class Training:
         self.state = output.state
         for callback in self._callbacks:
             callback.on_result(self.round)
-        last = self.round == self.rounds
+        is_last = self.round == self.rounds
         evaluated = None
-        if self._evaluate is not None and (last or self.round % self._settings.evaluate_every == 0):
+        if self._evaluate is not None and (is_last or self.round % self._settings.evaluate_every == 0):
             evaluated = self._evaluation(self._evaluate)
         row = row_of(self.round, output.metrics, evaluated, counts)
         self.measures = measures([row])
@@ -194,21 +201,21 @@ class Training:
             run_awaitable(manager.release(released, self.round))
         if self._writer is None:
             return
-        if last or self.stop_training or self.round % self._settings.checkpoint_every == 0:
+        if is_last or self.stop_training or self.round % self._settings.checkpoint_every == 0:
             self._save()
         else:
             self._writer.check()
 
     def _next(self) -> tuple[LearningProcessOutput, dict[str, int]]:
-        """The result of the round, and what it cost; stores the new states of the clients.
+        """(The result of the round, the counted columns of its row by name); stores the clients' new states.
 
         After an error the round runs again with the same cohort, after a refused result with another one.
 
         Raises:
             ExecutionError: no attempt gave a result that is to be kept.
         """
-        draws, attempts, refused = 0, self._settings.retries + 1, self._settings.should_retry_round
-        cohort = self._cohorts.draw(self.round - 1, draws)
+        refused_results, attempts, refuses = 0, self._settings.retries + 1, self._settings.should_retry_round
+        cohort = self._cohorts.draw(self.round - 1, refused_results)
         for attempt in range(1, attempts + 1):
             try:
                 output, client_states = self._call(cohort)
@@ -219,17 +226,17 @@ class Training:
                 continue
             report = context.last_report()
             assert report is not None
-            if refused is None or not refused(output):
+            if refuses is None or not refuses(output):
                 if self._memory is not None:
                     self._memory.put(self.client_ids, client_states, self.round)
                 return output, self._counts(len(cohort), report.broadcast_bits, report.aggregate_bits)
-            draws += 1
+            refused_results += 1
             logging.getLogger("fedcore").warning("round %d runs again with other clients", self.round)
-            cohort = self._cohorts.draw(self.round - 1, draws)
+            cohort = self._cohorts.draw(self.round - 1, refused_results)
         raise ExecutionError(f"round {self.round}: should_retry_round refused the results of all {attempts} attempts")
 
     def _evaluation(self, evaluate: Callable[[Any, int], Any]) -> Any:
-        """The metrics of the round's model; the round, which has a result, does not run again."""
+        """The metrics of the round's model. After an error only the evaluation runs again, not the round."""
         for _ in range(self._settings.retries):
             try:
                 return evaluate(self.state, self.round)
@@ -238,7 +245,15 @@ class Training:
         return evaluate(self.state, self.round)
 
     def _counts(self, clients: int, broadcast_bits: int, aggregate_bits: int) -> dict[str, Any]:
-        """Costs of the round, and its time on the clock. Drops the models from which no client is at work."""
+        """The counted columns of the round's row by name: clients, bits, and those of the clock.
+
+        Drops the models from which no client is at work any more.
+
+        Args:
+            clients: how many clients' work the round got.
+            broadcast_bits, aggregate_bits: of the round's report. The report counts no models of an
+                `AsynchronousProcess`; they are added here.
+        """
         clock_round = None if self._clock is None else self._clock.round(self.round - 1)
         if self._models is not None:
             broadcast_bits += self._models.bits * (clients if clock_round is None else clock_round.selected)
@@ -319,7 +334,7 @@ class Training:
         return True
 
     def _go_on_from(self, checkpoint: dict[str, Any], version: int) -> None:
-        """Restores the training from the parts of the checkpoint of round `version`; warns of other surroundings.
+        """Restores the training from the checkpoint of round `version`; warns if plan, packages or threads changed.
 
         Raises:
             InvalidValue: the checkpoint has another seed, other callbacks, or another time of its last round.
@@ -389,7 +404,10 @@ def _check_time(clock: VirtualClock, version: int, rows: Sequence[Mapping[str, A
 
 
 def checkpoint_structure(process: LearningProcess) -> dict[str, Any]:
-    """The parts of a checkpoint, with None for those of any structure."""
+    """The structure of a process's checkpoints, for `ProgramStateManager.load_latest`: by part, None where any fits.
+
+    The state alone has a structure to restore: its containers, such as `ModelWeights`.
+    """
     parts = {**dict.fromkeys(PARTS), "state": containers_of(strip_placement(process.state_type))}
     if isinstance(process, AsynchronousProcess):
         return {**parts, STARTING_MODELS: None}

@@ -74,6 +74,7 @@ def build_apply_optimizer_finalizer(
 
     @tf_computation(start.type_signature.result, trainable_type, trainable_type)
     def step(state: TensorStructure, trainable: TensorStructure, update: TensorStructure) -> tuple:
+        """(Next O, next trainable weights, measurements)."""
         result = optimizer.next(state, trainable, update)
         reject, measured = convert_function(should_reject_update)(result[0], update)
         chosen = tf.nest.map_structure(lambda a, b: tf.where(reject, b, a), result, (state, trainable))

@@ -78,6 +78,7 @@ class ClientWorkProcess(Part):
 
 
 def _is_data(type_: Type) -> bool:
+    """Whether the type is a sequence, or a struct of sequences at any depth."""
     if isinstance(type_, StructType):
         return all(map(_is_data, type_.types))
     return isinstance(type_, SequenceType)

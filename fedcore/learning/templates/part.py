@@ -46,7 +46,11 @@ class Part(MeasuredProcess):
         return tf_computation(lambda state, hparams: state, member_of(self.state_type), hparams)
 
     def parameter_types(self, next_fn: Computation, names: Sequence[str]) -> list[Type]:
-        """The types of what `next` takes beside the state."""
+        """The types of what `next` takes after the state.
+
+        Args:
+            names: what these parameters are, for the message if there are more or fewer.
+        """
         parameters = next_fn.module.main.parameters[1:]
         if len(parameters) != len(names):
             raise TypeMismatch(
@@ -56,14 +60,19 @@ class Part(MeasuredProcess):
         return [p.type for p in parameters]
 
     def check_placed(self, what: str, fn: Computation, role: str, type_: Type, where: Placement) -> None:
+        """Refuses a type that is not at a placement.
+
+        Args:
+            what: of which part of the computation the type is, for the message, such as "the state of".
+            role: the name of the argument that gave the computation, such as next_fn.
+        """
         if not is_placed_at(type_, where):
-            fix = "\n  fix: fc.federated_zip(...) makes a struct of placed values one placed value" * _holds_placed(
-                type_
-            )
+            zip_fix = "\n  fix: fc.federated_zip(...) makes a struct of placed values one placed value"
+            fix = zip_fix if _holds_placed(type_) else ""
             raise TypeMismatch(f"{type(self).__name__}: {what} {label(role, fn)} is at {where}, not {type_}{fix}")
 
     def check_output(self, next_fn: Computation, result_at: Placement) -> Type:
-        """The type of the result of `next`, which stands at `result_at`, with measurements at the server."""
+        """The type of the result of `next`. Refuses a result that is not at `result_at`, or measurements elsewhere."""
         output = next_fn.type_signature.result
         assert isinstance(output, StructType)  # a MeasuredProcess returns one
         self.check_placed("the result of", next_fn, "next_fn", output["result"], result_at)
@@ -79,6 +88,7 @@ def is_placed_at(type_: Type, where: Placement) -> bool:
 
 
 def _holds_placed(type_: Type) -> bool:
+    """Whether the type is a struct with a placed value somewhere in it."""
     return isinstance(type_, StructType) and contains(type_, lambda t: isinstance(t, FederatedType))
 
 

@@ -45,7 +45,7 @@ def at_least_float32(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def zeros_unless(finite: tf.Tensor, value: TensorStructure) -> TensorStructure:
-    """The nested tensors, or zeros like them."""
+    """The nested tensors where `finite` is true, else zeros like them."""
     return tf.nest.map_structure(lambda t: tf.where(finite, t, tf.zeros_like(t)), value)
 
 
