@@ -32,22 +32,23 @@ def client_steps(
     second_pass: Computation | None = None,
     **others: Type,
 ) -> Computation:
-    """The computation `(<W,others…,B*> -> R)` of one client, of three functions of TensorFlow.
+    """Builds the computation `(<W,others…,B*> -> R)` of one client from three functions of TensorFlow.
 
     Types, for weights W, the changing weights U among them, batches B and a carry K of any structure:
         begin   (… -> K)
         step    (carry=K, batch=B, … -> K)
         finish  (carry=K, … -> R)
 
-    Each function takes, by their names, those of these values that it needs: `weights`, W as the server sent them;
-    `initial`, U of them; and the others. Where the carry holds weights it holds U, see `WeightRoles`: frozen weights
-    are constants of the loop.
+    A function gets a value by naming a parameter: `weights`, W as the server sent it; `initial`, the U in it; and each
+    of the others. Weights in the carry are U, see `WeightRoles`: the loop carries no frozen weights.
 
     Args:
         second_pass: (<W,B*> -> P), another pass over the batches; `finish` takes P as `second`. Default: there is none.
         others: names and types of further values of the client, such as the server's message and a state of its own.
     """
-    stages = [(tf_computation(stage), tuple(inspect.signature(stage).parameters)) for stage in (begin, step, finish)]
+    begin_stage, step_stage, finish_stage = stages = [
+        (tf_computation(stage), tuple(inspect.signature(stage).parameters)) for stage in (begin, step, finish)
+    ]
     needs_initial = any("initial" in names for _, names in stages)
     parameters = {"weights": model.weights_type, **others, "batches": SequenceType(model.batch_type)}
 
@@ -57,16 +58,16 @@ def client_steps(
         if needs_initial:
             values["initial"] = model.weight_roles.changing(weights)
 
-        def run(stage: int, **more: Any) -> Any:
-            computation, names = stages[stage]
+        def run(stage: tuple[Any, tuple[str, ...]], **more: Any) -> Any:
+            computation, names = stage
             return computation(*((more | values)[name] for name in names))
 
-        start = run(0)
-        carry = sequence_reduce(batches, start, lambda carry, batch: run(1, carry=carry, batch=batch))
-        if second_pass is None:
-            return run(2, carry=carry)
-        return run(2, carry=carry, second=second_pass(weights, batches))
+        start = run(begin_stage)
+        carry = sequence_reduce(batches, start, lambda carry, batch: run(step_stage, carry=carry, batch=batch))
+        second = {} if second_pass is None else {"second": second_pass(weights, batches)}
+        return run(finish_stage, carry=carry, **second)
 
+    # The computation's parameters are named by the signature of `train`.
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     vars(train)["__signature__"] = inspect.Signature([inspect.Parameter(name, kind) for name in parameters])
     return federated_computation(train, *parameters.values())
@@ -77,7 +78,8 @@ class Steps:
     """The values that one step at a client hands to the next.
 
     Args:
-        weights: U.
+        weights: U, as trained so far.
+        metrics: the states of the model's metrics.
         optimizer: the state of the optimizer. Default: it has none.
     """
 
@@ -97,8 +99,9 @@ def descend(
     """The carry after one step of gradient descent on one batch, in a graph.
 
     Args:
-        weights: as the server sent them.
-        correct: (gradients, the weights W) -> the gradients of the step. Default: as they are.
+        weights: W as the server sent it; the carry's U stands in the place of its changing weights.
+        rate: the learning rate, a float32.
+        correct: (gradients, the weights W before the step) -> the gradients of the step. Default: as they are.
     """
     roles = model.weight_roles
     current = roles.replace(weights, carry.weights)
@@ -109,7 +112,7 @@ def descend(
 
 
 def initial_hyperparameters(values: Mapping[str, float]) -> Computation:
-    """The computation `(-> <name=float32,…>)` of hyperparameters that stand in the state."""
+    """The computation `(-> <name=float32,…>)` of the first values of hyperparameters that stand in the state."""
 
     @federated_computation
     def initialize() -> dict[str, np.float32]:  # no graph, which another rate would trace again
@@ -118,7 +121,9 @@ def initial_hyperparameters(values: Mapping[str, float]) -> Computation:
     return initialize
 
 
-def _same(work: "ClientWork") -> Computation:
+def _build_identity(work: "ClientWork") -> Computation:
+    """`(S -> S)`: the state as it is."""
+
     @federated_computation(work.initialize.type_signature.result)
     def same(state: Value) -> Value:
         return state
@@ -128,7 +133,7 @@ def _same(work: "ClientWork") -> Computation:
 
 @attrs.frozen
 class ClientWork:
-    """The clients' part of an algorithm: their steps, and the state at the server that they are told of.
+    """The clients' part of an algorithm: their steps, and a state S at the server of which they are sent a message H.
 
     Args:
         train: (<W,H,B*> -> TrainingResult), or (<W,B*> -> TrainingResult), at every client; see `client_steps`.
@@ -137,14 +142,14 @@ class ClientWork:
         advance: (S -> S), at the server, after a round. Default: the state as it is.
         conclude: (<S,R> -> <S,U>), at the server, of the advanced state and R, the mean of the updates that `finish`
             gives at the clients: the next state and the change of the weights. Default: R is the change U.
-        hyperparameters: the names of those in S.
+        hyperparameters: names of the fields of S that `LearningProcess.set_hparams` sets.
         measure: H at the server -> metrics by name beside `train`; used while a round is traced.
     """
 
     train: Computation
     initialize: Computation = attrs.field(factory=lambda: tf_computation(lambda: ()))
-    send: Computation = attrs.field(default=attrs.Factory(_same, takes_self=True))
-    advance: Computation = attrs.field(default=attrs.Factory(_same, takes_self=True))
+    send: Computation = attrs.field(default=attrs.Factory(_build_identity, takes_self=True))
+    advance: Computation = attrs.field(default=attrs.Factory(_build_identity, takes_self=True))
     conclude: Computation | None = None
     hyperparameters: tuple[str, ...] = ()
     measure: Callable[[Any], dict] = lambda sent: {}

@@ -155,12 +155,12 @@ def build_local_steps(
     gradients_at: Callable | None = None,
     update_of: Callable = lambda change, metrics: change,
 ) -> Computation:
-    """The computation `(<W,sent,B*> -> TrainingResult)`: one step of the optimizer for each batch.
+    """The computation `(<W,H,B*> -> TrainingResult)`: one step of the optimizer for each batch.
 
     A change that is not finite counts for nothing, see `finite_or_nothing`. A client without examples has weight 0.
 
     Args:
-        sent_type: of the optimizer's hyperparameters, by name.
+        sent_type: H, the optimizer's hyperparameters by name, which the server sends; <> for those it was built with.
         correct: in a step's graph, (gradients, the weights W, those that were sent, a function that scales a loss or
             None) -> the gradients of the step. Default: as they are.
         gradients_at: (model, weights W, metric states, a batch, a function that scales a loss or None) -> the result of
@@ -200,7 +200,8 @@ def optimizer_step(
     """The carry after one step of an optimizer on one batch, in a graph.
 
     Args:
-        weights: as the server sent them.
+        carry: after the batches before; its optimizer state is that of `optimizer`.
+        weights: W as the server sent it.
         correct, gradients_at: as for `build_local_steps`.
     """
     roles = model.weight_roles
@@ -222,7 +223,16 @@ def _gradients(
     correct: Callable | None,
     gradients_at: Callable,
 ) -> tuple:
-    """(The gradients as the optimizer takes them, the weights with those that layers assign, the metrics)."""
+    """(The gradients as the optimizer takes them, W with the values that layers assigned, the metric states).
+
+    Of an optimizer with a mechanism of differential privacy the gradients are `NoisyGradients`.
+
+    Args:
+        carry: `Steps` before the batch.
+        current: W before the batch.
+        sent: W as the server sent it.
+        correct, gradients_at: as for `build_local_steps`.
+    """
     mechanism = optimizer.example_mechanism
     scale_loss = functools.partial(optimizer.scale_loss, carry.optimizer) if optimizer.scales_loss else None
     if mechanism is None:
@@ -242,11 +252,11 @@ def local_training(
     conclude: Callable | None = None,
     **hooks: Any,
 ) -> ClientWork:
-    """Steps of an optimizer whose hyperparameters stand in the state and are sent with the weights.
+    """The clients' work of taking an optimizer's steps; its hyperparameters stand in the state, and are sent.
 
     Args:
         client_optimizer_fn: Default: the optimizer that the model was compiled with.
-        conclude: in the server's graph, the joined updates -> the change of U. Default: they are that change.
+        conclude: in the server's graph, the joined updates -> the change of U. Default: the joined updates are it.
         hooks: `correct`, `gradients_at` and `update_of` of `build_local_steps`.
     """
     optimizer_fn = model.optimizer if client_optimizer_fn is None else client_optimizer_fn
@@ -278,12 +288,12 @@ def build_server_work(
 
     Args:
         server_optimizer_fn: takes the mean change as a negative gradient. Default: SGD with rate 1, which adds it.
-        metrics_aggregator: model -> `aggregate_metrics`, or a function that gives the metrics alone; the model is also
-            the function of all states that finalizes them. Default: `sum_then_finalize`.
+        metrics_aggregator: from a `CountingModel` to the function `aggregate_metrics` of `ServerWork`, or to one that
+            gives the metrics alone. Default: `sum_then_finalize`.
     """
     optimizer_fn = build_sgdm(1.0) if server_optimizer_fn is None else server_optimizer_fn
     optimizer = as_optimizer(optimizer_fn, model.trainable_names)
-    aggregator, roles = aggregation_of_metrics(metrics_aggregator, model), model.weight_roles
+    join_metrics, roles = aggregation_of_metrics(metrics_aggregator, model), model.weight_roles
     constraints = tuple(model.trainable_constraints)  # without the model, `update` has a key (decision 0332)
 
     @tf_computation
@@ -295,11 +305,12 @@ def build_server_work(
         state, trainable = optimizer.next(optimizer_state, weights.trainable, gradients)
         new_values = (state, constrained(trainable, constraints), roles.assigned_after(weights, mean_update))
         old_values = (optimizer_state, weights.trainable, weights.non_trainable)
-        state, trainable, moved = tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), new_values, old_values)
-        return state, ModelWeights(trainable, moved)
+        chosen = tf.nest.map_structure(lambda new, old: tf.where(finite, new, old), new_values, old_values)
+        state, trainable, assigned = chosen
+        return state, ModelWeights(trainable, assigned)
 
     def aggregate_metrics(client_states: Value) -> tuple[Value | None, Value]:
-        metrics = aggregator(client_states)
+        metrics = join_metrics(client_states)
         return metrics if isinstance(metrics, tuple) else (None, metrics)
 
     weights: Any = model.weights_type
@@ -355,7 +366,7 @@ def build_round(
     finalizer: MeasuredProcess,
     conclude: Computation | None = None,
 ) -> tuple[Computation, Computation]:
-    """`initialize` and `next` of the process whose parts are these, which fit each other.
+    """(`initialize`, `next`) of the process of these parts, whose types must fit; they are not checked here.
 
     Args:
         distributor: a measured process, or an object whose `next` is used while a round is traced.
@@ -404,7 +415,10 @@ def build_round(
 
 @attrs.frozen
 class _WholeWeights:
-    """A distributor of the changing weights, with the frozen ones beside them at the clients; used in traces."""
+    """A distributor that sends the changing weights U, and gives W: at the clients the frozen ones are constants.
+
+    It is used while a computation is traced.
+    """
 
     model: PureModel
     distributor: MeasuredProcess
@@ -419,10 +433,15 @@ class _WholeWeights:
 
 
 def _finalizer(server: ServerWork, aggregator: AggregationProcess, conclude: Computation | None) -> FinalizerProcess:
+    """The part of a round that gives the change of U to `server.update`; its state is the server optimizer's.
+
+    Args:
+        aggregator: its result has the type of the change, unless `conclude` computes the change from the result.
+    """
     state_type, weights_type = server.initial_state.type_signature.result, changing_type(server.model)
     output: Any = aggregator.next.type_signature.result
     concluded: Any = None if conclude is None else conclude.type_signature.result
-    change = output["result"] if concluded is None else FederatedType(concluded[1], SERVER)
+    change_type = output["result"] if concluded is None else FederatedType(concluded[1], SERVER)
 
     @federated_computation
     def start() -> Value:
@@ -432,7 +451,7 @@ def _finalizer(server: ServerWork, aggregator: AggregationProcess, conclude: Com
     def initialize() -> Value:
         return federated_eval(start, SERVER)
 
-    @federated_computation(FederatedType(state_type, SERVER), FederatedType(weights_type, SERVER), change)
+    @federated_computation(FederatedType(state_type, SERVER), FederatedType(weights_type, SERVER), change_type)
     def finalize(state: Value, weights: Value, change: Value) -> MeasuredProcessOutput:
         updated = federated_map(server.update, (state, weights, change))
         return MeasuredProcessOutput(updated[0], updated[1], federated_value((), SERVER))

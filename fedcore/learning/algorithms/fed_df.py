@@ -43,7 +43,7 @@ _LEAST_PROBABILITY = 1e-7  # as in the cross-entropies of Keras
 
 @attrs.frozen
 class _Change:
-    """The part of a client's result that the server keeps for each client."""
+    """A client's change of U and its weight, which the server gathers from each client."""
 
     update: Any
     weight: Any
@@ -51,11 +51,14 @@ class _Change:
 
 @attrs.frozen
 class _Distillation:
-    """The server's steps, from the mean of the clients' models, towards the ensemble of these models.
+    """The server's steps, from the mean of the clients' models (the student), towards their ensemble (the teacher).
 
     Args:
-        logits: predictions -> logits.
+        optimizer: takes the steps; begun anew in each round.
+        logits: predictions -> logits, see `_build_logits`.
         examples: how many examples without labels there are.
+        steps: how many steps a round has.
+        batch_size: how many examples a step draws.
     """
 
     model: PureModel
@@ -68,24 +71,28 @@ class _Distillation:
     def __call__(
         self, mean: ModelWeights, start: ModelWeights, changes: _Change, data: TensorStructure, frozen: tuple
     ) -> tuple[ModelWeights, tf.Tensor]:
-        """The student's weights, and the mean loss of the steps.
+        """(The student's U, the mean loss of the steps as float32); `mean` and 0 where no client has a weight.
 
         Args:
-            mean: the weights that the steps begin with.
-            start: the weights that the clients began with.
-            changes: of all clients, in rows.
+            mean: the U that the steps begin with.
+            start: the U that the clients began with.
+            changes: of all clients, one in each row of each tensor.
+            data: the examples without labels, one in each row.
+            frozen: the frozen weights of the model.
         """
         counted = changes.weight > 0
         updates = tf.nest.map_structure(lambda rows: tf.boolean_mask(rows, counted), changes.update)
         clients = tf.range(tf.reduce_sum(tf.cast(counted, tf.int32)))
         roles, predict = self.model.weight_roles, self.model.predict_on_batch
-        draws = tf.random.uniform([self.steps, self.batch_size], maxval=self.examples, dtype=tf.int32)
+        draws = tf.random.uniform([self.steps, self.batch_size], maxval=self.examples, dtype=tf.int32)  # rows of data
 
         def client_logits(k: tf.Tensor, x: TensorStructure) -> tf.Tensor:
+            """The logits of the k-th client's model, after its training."""
             weights = tf.nest.map_structure(lambda w, rows: w + rows[k], start, updates)
             return self.logits(predict(roles.join(weights, frozen), x))
 
         def step(number: tf.Tensor, state: Any, trainable: tuple, total: tf.Tensor) -> tuple:
+            """One turn of the loop, over (step number, optimizer state, student's trainable weights, sum of losses)."""
             x = tf.nest.map_structure(lambda rows: tf.gather(rows, draws[number]), data)
             with tf.GradientTape() as tape:
                 tape.watch(trainable)
@@ -167,11 +174,12 @@ def build_fed_df(
     batch_size = whole_number("distillation_batch_size", distillation_batch_size, at_least=1)
     model = trace_model(model_fn)
     data_type = _type_of_inputs(model, server_data)
+    examples = int(tensor_leaves(data_type)[0].sizes[0] or 0)  # `or 0`: known here, but not to the type checker
     work = local_training(model, client_optimizer_fn, client_weighting)
     server = build_server_work(model, metrics_aggregator=metrics_aggregator)
     optimizer_fn = build_adam(0.001) if distillation_optimizer_fn is None else distillation_optimizer_fn
     optimizer = as_optimizer(optimizer_fn, model.trainable_names)
-    distillation = _Distillation(model, optimizer, _build_logits(from_logits), _rows_of(data_type), steps, batch_size)
+    distillation = _Distillation(model, optimizer, _build_logits(from_logits), examples, steps, batch_size)
 
     trained: Any = work.train.type_signature.result
     weights_type, change_type = changing_type(model), type_of(_Change(trained["update"], trained["weight"]))
@@ -205,7 +213,7 @@ def build_fed_df(
 
 
 def _mean_change(changes: _Change) -> ModelWeights:
-    """The weighted mean of the rows; NaN where the weights add to 0."""
+    """The weighted mean of the changes, one of which is in each row; NaN where the weights add to 0."""
     total = tf.reduce_sum(changes.weight)
 
     def mean(rows: tf.Tensor) -> tf.Tensor:
@@ -217,10 +225,10 @@ def _mean_change(changes: _Change) -> ModelWeights:
 
 
 def _type_of_inputs(model: PureModel, server_data: TensorStructure) -> Type:
-    """The type of the server's data.
+    """The type of the server's data, with the number of rows as the first size of each tensor.
 
     Raises:
-        TypeMismatch: they are no inputs of the model, with as many rows in each array.
+        TypeMismatch: they are no inputs of the model, their arrays have no or different numbers of rows.
     """
     if not all(getattr(leaf, "shape", ()) for leaf in tf.nest.flatten(server_data)):
         raise TypeMismatch(f"server_data are arrays with an example in each row, not {brief(server_data)}")
@@ -234,12 +242,8 @@ def _type_of_inputs(model: PureModel, server_data: TensorStructure) -> Type:
     return have
 
 
-def _rows_of(data_type: Type) -> int:
-    return int(tensor_leaves(data_type)[0].sizes[0] or 0)
-
-
 def _build_logits(from_logits: bool) -> Callable:
-    """Predictions -> logits, float32 of shape [examples, …, classes].
+    """A function from a model's predictions to logits, float32 of shape [examples, …, classes].
 
     Raises:
         TypeMismatch: when it is traced, the predictions are no tensor of floats with an axis of classes.

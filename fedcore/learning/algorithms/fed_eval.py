@@ -92,16 +92,10 @@ def build_fed_eval(
 def build_evaluation(model: PureModel) -> Computation:
     """The computation `(<W,B*> -> M)`: what a client reports of a model's metrics over its batches."""
 
-    def begin() -> dict:
-        return model.initial_metrics()
-
-    def step(carry: dict, batch: TensorStructure, weights: ModelWeights) -> dict:
-        return model.step(weights, carry, batch, training=False)[2]
-
     def report(carry: dict) -> dict:
         return model.report_metrics(carry)
 
-    return client_steps(model, begin, step, report)
+    return _metrics_steps(model, report)
 
 
 def build_loss(model: PureModel) -> Computation:
@@ -110,16 +104,26 @@ def build_loss(model: PureModel) -> Computation:
     The loss of no examples is 0.
     """
 
+    def mean(carry: dict) -> tf.Tensor:
+        return tf.math.divide_no_nan(*carry["loss"])  # (sum of the losses, number of examples)
+
+    return _metrics_steps(model, mean)
+
+
+def _metrics_steps(model: PureModel, finish: Callable[[dict], Any]) -> Computation:
+    """The computation `(<W,B*> -> R)`: runs a model on a client's batches as in an evaluation.
+
+    Args:
+        finish: in a graph, from the metric states after the last batch to R.
+    """
+
     def begin() -> dict:
         return model.initial_metrics()
 
     def step(carry: dict, batch: TensorStructure, weights: ModelWeights) -> dict:
         return model.step(weights, carry, batch, training=False)[2]
 
-    def mean(carry: dict) -> tf.Tensor:
-        return tf.math.divide_no_nan(*carry["loss"])
-
-    return client_steps(model, begin, step, mean)
+    return client_steps(model, begin, step, finish)
 
 
 class ClientMetricsOutput(NamedTuple):
@@ -138,7 +142,7 @@ class EvaluationWork:
         start: () -> the state of no rounds, at the server.
         run: (state, changing weights at the clients, data) -> (state, metrics at the server, metrics of each client or
             None).
-        model: whose weights are evaluated; None for several models.
+        model: the model whose weights are evaluated, which names them in the round; None for several models.
     """
 
     start: Callable
@@ -158,6 +162,7 @@ def evaluation_work(
 
     Args:
         evaluate: a client's work, `(<W,B*> -> reported metrics)`.
+        metrics_aggregation_process, per_client, metrics_aggregator: as for `build_fed_eval`.
         whole: (model, changing weights at the clients) -> W at the clients; called while a round is traced.
     Raises:
         TypeMismatch: `metrics_aggregation_process` is no aggregation process.
@@ -194,12 +199,17 @@ def _wanted_reports(process: Any, reports: Value) -> Value:
 
 @attrs.frozen
 class _Output:
+    """The fields of an aggregation's output that `evaluation_work` reads: result is (M of this round, M of all)."""
+
     state: Any
     result: Any
 
 
 class _TotalOfRounds:
-    """Adds the clients' reports of a round and of all rounds, and computes the metrics of both."""
+    """Adds the clients' reports of a round and of all rounds, and computes the metrics of both.
+
+    It stands in for an `AggregationProcess` while a computation is traced; its state is the total of all rounds.
+    """
 
     def __init__(
         self, model: PureModel, per_client: Sequence[float] | None, metrics_aggregator: Callable | None
@@ -234,7 +244,8 @@ def build_evaluation_process(
     """The process whose round is: send the weights, do `work`; the weights stay.
 
     Args:
-        functions: `get_model_weights` and `set_model_weights` of the process. Default: those of the state.
+        work: its state and metrics are those of the process.
+        functions: `get_model_weights` and `set_model_weights` of `LearningProcess`, by name. Default: its own.
     """
     check_distributor(model_distributor, initial_weights.type_signature.result)
 

@@ -31,7 +31,7 @@ from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_re
 from fedcore.templates import AggregationProcess, MeasuredProcess
 from fedcore.types import SequenceType, Type
 
-_RECONSTRUCTION = "reconstruction_"  # before the names of the reconstruction's hyperparameters in the state
+_RECONSTRUCTION_PREFIX = "reconstruction_"  # before the names of the reconstruction's hyperparameters in the state
 
 
 def build_fed_recon(
@@ -91,13 +91,13 @@ def build_fed_recon(
         (2, np.int64(1))
     """
     weighting: Weighting = ClientWeighting.NUM_EXAMPLES if client_weighting is None else client_weighting
-    aggregator = _aggregator(model_aggregator_factory, weighting)
+    aggregator = _as_weighted(model_aggregator_factory, weighting)
     model: Any = trace_reconstruction_model(model_fn, loss_fn, metrics_fn)
-    optimizer = _optimizer(client_optimizer_fn, model.trainable_names)
-    recon_optimizer = _optimizer(reconstruction_optimizer_fn, model.local_trainable_names)
+    optimizer = _client_optimizer(client_optimizer_fn, model.trainable_names)
+    recon_optimizer = _client_optimizer(reconstruction_optimizer_fn, model.local_trainable_names)
     hyperparameters = {
         **optimizer.hyperparameters,
-        **{_RECONSTRUCTION + name: value for name, value in recon_optimizer.hyperparameters.items()},
+        **{_RECONSTRUCTION_PREFIX + name: value for name, value in recon_optimizer.hyperparameters.items()},
     }
 
     initialize = initial_hyperparameters(hyperparameters)
@@ -159,7 +159,7 @@ def build_fed_recon_eval(
         np.int64(1)
     """
     model: Any = trace_reconstruction_model(model_fn, loss_fn, metrics_fn)
-    optimizer = _optimizer(reconstruction_optimizer_fn, model.local_trainable_names)
+    optimizer = _client_optimizer(reconstruction_optimizer_fn, model.local_trainable_names)
     initial_weights = tf_computation(lambda: model.initial_changing_weights())
     nothing = tf_computation(lambda: ())
     reconstruct = _build_reconstruction(model, optimizer, nothing.type_signature.result)
@@ -183,13 +183,19 @@ def build_fed_recon_eval(
     )
 
 
-def _optimizer(optimizer_fn: OptimizerLike | None, names: Sequence[str]) -> Optimizer:
+def _client_optimizer(optimizer_fn: OptimizerLike | None, names: Sequence[str]) -> Optimizer:
+    """The optimizer of a client's steps on the weights of these names; SGD with rate 0.1 where none is given."""
     return as_optimizer(build_sgdm(0.1) if optimizer_fn is None else optimizer_fn, names, averages_weights=False)
 
 
-def _aggregator(
+def _as_weighted(
     factory: WeightedAggregationFactory | UnweightedAggregationFactory | None, weighting: Weighting
 ) -> WeightedAggregationFactory | None:
+    """The user's aggregator as a weighted one, which `federated_averaging` takes; None for its default.
+
+    Raises:
+        InvalidValue: the aggregator takes no weights, but the weighting is another than UNIFORM.
+    """
     if factory is None or isinstance(factory, WeightedAggregationFactory):
         return factory
     check_factory("model_aggregator_factory", factory)
@@ -202,7 +208,7 @@ def _aggregator(
 
 
 def _build_split(model: PartlyLocalModel, dataset_split_fn: Callable | None) -> Computation:
-    """`(B* -> <B*,B*>)`."""
+    """`(B* -> <B*,B*>)`: a client's batches for the reconstruction, and those for what comes after it."""
     split_fn = dataset_split_fn or ReconstructionModel.build_dataset_split_fn(split_dataset=True)
 
     @tf_computation(SequenceType(model.batch_type))
@@ -219,16 +225,16 @@ def _build_split(model: PartlyLocalModel, dataset_split_fn: Callable | None) -> 
 
 
 def _build_reconstruction(model: PartlyLocalModel, optimizer: Optimizer, hparams_type: Type) -> Computation:
-    """`(<W,H,B*> -> L)`: the local weights, trained with W frozen.
+    """`(<W,H,B*> -> L)`: the local weights L, trained from their initial values while the global ones W stay.
 
     Args:
-        hparams_type: H; its fields `reconstruction_…` are the optimizer's hyperparameters.
+        hparams_type: H; its fields `reconstruction_…` are the optimizer's hyperparameters. <>: those it was built with.
     """
 
     def begin(hparams: dict[str, tf.Tensor] | tuple[()]) -> Steps:
         local = model.initial_local_weights()
-        mine = {name: hparams[_RECONSTRUCTION + name] for name in optimizer.hyperparameters if hparams}
-        state = optimizer.set_hparams(optimizer.initialize(local.trainable), mine)
+        values = {name: hparams[_RECONSTRUCTION_PREFIX + name] for name in optimizer.hyperparameters if hparams}
+        state = optimizer.set_hparams(optimizer.initialize(local.trainable), values)
         return Steps(local, _layer_states(model.initial_metrics()), state)
 
     def step(carry: Steps, batch: TensorStructure, weights: ModelWeights) -> Steps:
@@ -236,9 +242,9 @@ def _build_reconstruction(model: PartlyLocalModel, optimizer: Optimizer, hparams
         gradients, _, moved, metrics = gradients_of(
             model.whole, whole, model.initial_metrics() | dict(carry.metrics or {}), batch
         )
-        mine = model.divided(ModelWeights(gradients, moved))[1]
-        state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, mine.trainable)
-        trained = ModelWeights(model.constrain_local(trainable), mine.non_trainable)
+        _, local = model.divided(ModelWeights(gradients, moved))  # gradients, beside the weights that layers assigned
+        state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, local.trainable)
+        trained = ModelWeights(model.constrain_local(trainable), local.non_trainable)
         return Steps(trained, _layer_states(metrics), state)
 
     def finish(carry: Steps) -> ModelWeights:
@@ -254,28 +260,32 @@ def _build_reconstruction(model: PartlyLocalModel, optimizer: Optimizer, hparams
 
 
 def _layer_states(metrics: dict) -> dict:
-    """The part of the metrics' states that a next batch's gradients depend on."""
+    """The metric states, by name, that the gradients of the next batch depend on."""
     return {name: states for name, states in metrics.items() if name in ("layer_states", "unlisted")}
 
 
 def _build_training(
     model: PartlyLocalModel, optimizer: Optimizer, weighting: Weighting, hparams_type: Type
 ) -> Computation:
-    """`(<W,L,H,B*> -> TrainingResult)`: local steps of the global weights, with the local ones L frozen."""
+    """`(<W,L,H,B*> -> TrainingResult)`: a client's steps on the global weights W, while the local ones L stay.
+
+    Args:
+        hparams_type: H, of which this takes the optimizer's hyperparameters by their names.
+    """
     local_type = tf_computation(lambda: model.initial_local_weights()).type_signature.result
     roles = model.weight_roles
 
     def begin(initial: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()]) -> Steps:
-        mine = {name: hparams[name] for name in optimizer.hyperparameters if hparams}
-        state = optimizer.set_hparams(optimizer.initialize(initial.trainable), mine)
+        values = {name: hparams[name] for name in optimizer.hyperparameters if hparams}
+        state = optimizer.set_hparams(optimizer.initialize(initial.trainable), values)
         return Steps(initial, model.initial_metrics(), state)
 
     def step(carry: Steps, batch: TensorStructure, weights: ModelWeights, local: ModelWeights) -> Steps:
         whole = model.joined(roles.replace(weights, carry.weights), local)
         gradients, _, moved, metrics = gradients_of(model.whole, whole, carry.metrics, batch)
-        mine = model.divided(ModelWeights(gradients, moved))[0]
-        state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, mine.trainable)
-        trained = ModelWeights(constrained(trainable, model.trainable_constraints), mine.non_trainable)
+        shared, _ = model.divided(ModelWeights(gradients, moved))  # gradients, beside the weights that layers assigned
+        state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, shared.trainable)
+        trained = ModelWeights(constrained(trainable, model.trainable_constraints), shared.non_trainable)
         return Steps(roles.changing(trained), metrics, state)
 
     def finish(initial: ModelWeights, carry: Steps) -> TrainingResult:

@@ -27,7 +27,13 @@ from fedcore.types import SequenceType
 
 @attrs.frozen
 class _Carry:
-    """Gradients times examples so far, the assigned weights, and the metrics."""
+    """The values that one batch hands to the next, and that `build_gradient` returns.
+
+    Args:
+        gradients: of each trainable weight, the sum over the examples so far; in the result, the mean.
+        assigned: the weights that training steps assign, as the last step left them.
+        metrics: the states of the model's metrics.
+    """
 
     gradients: Any
     assigned: Any
@@ -35,7 +41,7 @@ class _Carry:
 
 
 def build_gradient(model: PureModel) -> Computation:
-    """The computation `(<W,B*> -> <gradients,assigned,metrics>)`: the mean gradient of a client's examples.
+    """The computation `(<W,B*> -> _Carry)`: the mean gradient of a client's examples.
 
     The trainable weights stay what they are; those that a step assigns move from batch to batch. No examples give
     zeros.
@@ -47,8 +53,8 @@ def build_gradient(model: PureModel) -> Computation:
         return _Carry(zeros, roles.changing(weights).non_trainable, model.initial_metrics())
 
     def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
-        at = roles.replace(weights, ModelWeights(weights.trainable, carry.assigned))
-        gradients, output, non_trainable, metrics = dense_gradients_of(model, at, carry.metrics, batch)
+        current = roles.replace(weights, ModelWeights(weights.trainable, carry.assigned))
+        gradients, output, non_trainable, metrics = dense_gradients_of(model, current, carry.metrics, batch)
         moved = roles.changing(ModelWeights(weights.trainable, non_trainable)).non_trainable
         pairs = zip(carry.gradients, gradients, strict=True)
         summed = tuple(total + g * tf.cast(output.num_examples, g.dtype) for total, g in pairs)
@@ -70,7 +76,7 @@ def gradient_work(model: PureModel, weighting: Weighting = ClientWeighting.NUM_E
     def result(weights: ModelWeights, outputs: _Carry) -> TrainingResult:
         update = ModelWeights(
             tuple(-g for g in outputs.gradients),
-            tuple(a - b for a, b in zip(outputs.assigned, weights.non_trainable, strict=True)),
+            tuple(new - old for new, old in zip(outputs.assigned, weights.non_trainable, strict=True)),
         )
         return finite_or_nothing(update, *weight_and_report(model, weighting, outputs.metrics))
 

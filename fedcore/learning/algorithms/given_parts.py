@@ -24,8 +24,8 @@ from fedcore.learning.trainable_weights_aggregator import TrainableWeightsState
 from fedcore.templates import AggregationProcess, MeasuredProcess, MeasuredProcessOutput
 from fedcore.types import CLIENTS, FederatedType, Type, explain, fits, member_of
 
-_SHOWN = 4
-"""Names of weights in a message."""
+_MAX_NAMES_SHOWN = 4
+"""How many names of weights a message has at most."""
 
 
 def build_aggregation(
@@ -39,9 +39,12 @@ def build_aggregation(
     """The aggregation of updates by the factory that a weighted algorithm was given, or by a weighted mean.
 
     Args:
-        roles: of the weights, where the updates are those of a model. A warning tells of noise on assigned ones.
+        factory: as the user gave it; None for a weighted mean.
+        update, weight: the types of a client's update and weight, without placement.
+        argument: the name under which the user gave the factory, for messages.
+        roles: of the weights, where the updates are those of a model: noise on assigned weights costs a warning.
     Raises:
-        TypeMismatch: it is not weighted, no aggregator, or its result is not of the type of the updates.
+        TypeMismatch: the factory is none, or takes no weights; its result is not of the type of the updates.
     """
     if factory is None:
         factory = MeanFactory()
@@ -54,7 +57,7 @@ def build_aggregation(
         )
     process = factory.create(update, weight)
     if factory.leaves_out_non_finite:
-        process = _without_weightless(process, update, weight)
+        process = _leave_out_weightless(process, update, weight)
     output: Any = process.next.type_signature.result
     result = member_of(output["result"])
     if not fits(result, update):
@@ -65,10 +68,10 @@ def build_aggregation(
     return process
 
 
-def _without_weightless(process: AggregationProcess, update: Type, weight: Type) -> AggregationProcess:
-    """A process that leaves out values that are not finite, of clients whose weight is not 0.
+def _leave_out_weightless(process: AggregationProcess, update: Type, weight: Type) -> AggregationProcess:
+    """The process, of a factory that leaves out values that are not finite, without the clients of weight 0.
 
-    Their zeros would be values like any other: equal ones, which Krum prefers.
+    Their updates, which are zeros, become NaN: as zeros they would be equal values, which Krum, for one, prefers.
     """
 
     @tf_computation(update, weight)
@@ -86,7 +89,7 @@ def _warn_of_noise(argument: str, process: AggregationProcess, roles: WeightRole
     state = member_of(process.state_type)
     if not container_paths(state, PRIVATE_STATES) or container_paths(state, (TrainableWeightsState,)):
         return
-    names = ", ".join(roles.names[:_SHOWN]) + (", …" if len(roles.names) > _SHOWN else "")
+    names = ", ".join(roles.names[:_MAX_NAMES_SHOWN]) + (", …" if len(roles.names) > _MAX_NAMES_SHOWN else "")
     warn_user(
         f"{argument} clips and adds noise to {len(roles.names)} weights that training steps assign ({names}): they "
         "take part of the clip norm, and averages with noise spoil evaluations. Use a model without them, such as one "
@@ -116,6 +119,14 @@ def adapt_unweighted(
 
 
 def check_distributor(distributor: object, weights_type: Type, argument: str = "model_distributor") -> None:
+    """Refuses a distributor that is no measured process, or gives the clients values of another type.
+
+    Args:
+        distributor: None passes: the weights are broadcast.
+        argument: the name under which the user gave it, for messages.
+    Raises:
+        TypeMismatch: as said above.
+    """
     if distributor is None:
         return
     if not isinstance(distributor, MeasuredProcess):
@@ -125,6 +136,7 @@ def check_distributor(distributor: object, weights_type: Type, argument: str = "
         )
     output: Any = distributor.next.type_signature.result
     result = output["result"]
+    # Whether all clients get equal weights does not matter.
     if not any(result.is_equivalent_to(FederatedType(weights_type, CLIENTS, equal)) for equal in (True, False)):
         raise TypeMismatch(
             f"{argument} gives {result}, but clients start from {FederatedType(weights_type, CLIENTS, True)}"

@@ -1,5 +1,6 @@
 """IFCA: several models, of which each client trains the one that has the lowest loss on its data."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
 
 @attrs.frozen
 class _Choice:
-    """The number of a model, and its weights."""
+    """The model that a client chose: its number, an int32 from 0, and its W."""
 
     cluster: Any
     weights: Any
@@ -96,6 +97,7 @@ def build_ifca(
     """
 
     def mean(update: Value, weight: Value, chosen: Value) -> Value:
+        """The mean over the clients that chose the model."""
         return federated_mean(update, federated_map(lambda w, c: w * c, (weight, chosen)))
 
     model = trace_model(model_fn)
@@ -136,10 +138,11 @@ def build_ifca_with_gradients(
     """
 
     def mean(update: Value, weight: Value, chosen: Value) -> Value:
-        return federated_mean(federated_map(only_if, (update, chosen)), weight)
+        """The mean over all clients, with zeros from those that chose another model."""
+        return federated_mean(federated_map(zeros_unless_chosen, (update, chosen)), weight)
 
     @tf_computation
-    def only_if(update: ModelWeights, chosen: tf.Tensor) -> ModelWeights:
+    def zeros_unless_chosen(update: ModelWeights, chosen: tf.Tensor) -> ModelWeights:
         return tf.nest.map_structure(lambda u: u * tf.cast(chosen, u.dtype), update)
 
     model = trace_model(model_fn)
@@ -186,9 +189,7 @@ def build_ifca_eval(
     def evaluate(models: Value, batches: Value) -> Value:
         return report(choose(models, batches).weights, batches)
 
-    def whole(model: PureModel, sent: Value) -> Value:
-        return _whole_models(model, sent, num_clusters)
-
+    whole = functools.partial(_join_frozen_weights, num_clusters=num_clusters)
     work = evaluation_work(model, evaluate, None, per_client, metrics_aggregator, whole)
     initial = tf_computation(lambda: tuple(model.initial_changing_weights() for _ in range(num_clusters)))
     return build_evaluation_process(
@@ -222,15 +223,17 @@ def _build_choice(model: PureModel, num_clusters: int) -> Computation:
 def _build_process(
     model: PureModel, num_clusters: int, work: ClientWork, server: ServerWork, mean: Callable
 ) -> LearningProcess:
-    """The process of k models.
+    """The process of k models that differ in their weights.
 
     Args:
-        mean: traced in a round; (changes, their weights, 1 or 0 for each client: whether it chose the model), at the
-            clients -> the mean change of the model at the server.
+        work: the training of one model, the chosen one.
+        server: steps with the mean change of one model, on a state of its own for each.
+        mean: traced in a round for each model, of values at the clients: (changes, their weights, 1.0 for the clients
+            that chose the model and 0.0 for the others) -> the mean change of the model, at the server.
     """
     num_clusters = whole_number("num_clusters", num_clusters, at_least=1)
     choose = _build_choice(model, num_clusters)
-    has_message = len(work.train.module.main.parameters) == 3
+    has_message = len(work.train.module.main.parameters) == 3  # <W,H,B*>, not <W,B*>
     clusters = range(num_clusters)
     if num_clusters > 1 and not any(graph.attributes.get("seeded") for graph in server.start.module.graphs):
         warn_user(
@@ -241,18 +244,23 @@ def _build_process(
 
     @federated_computation
     def initialize() -> Value:
-        firsts: list[Any] = [federated_eval(server.start, SERVER) for _ in clusters]
+        starts: list[Any] = [federated_eval(server.start, SERVER) for _ in clusters]  # for each model <U,O>
         return first_state(
-            federated_zip(tuple(first[0] for first in firsts)),
-            federated_zip(tuple(first[1] for first in firsts)),
+            federated_zip(tuple(start[0] for start in starts)),
+            federated_zip(tuple(start[1] for start in starts)),
             client_work=federated_eval(work.initialize, SERVER),
         )
 
     def train_at_clients(state: Value, data: Value) -> tuple[tuple[Value, Value, Value], Value]:
-        """(<update,weight,cluster>, the states of metrics): each client trains the model that it chooses."""
+        """Each client trains the model that it chooses.
+
+        Returns:
+            ((the changes of U, their weights, the numbers of the chosen models), the reports of metrics): at the
+            clients, of which only the first three are used for the models.
+        """
         hparams = federated_map(work.send, state.client_work)
         sent = federated_broadcast(federated_zip((state.global_model_weights, hparams)))
-        choice: Any = federated_map(choose, (_whole_models(model, sent[0], num_clusters), data))
+        choice: Any = federated_map(choose, (_join_frozen_weights(model, sent[0], num_clusters), data))
         trained: Any = federated_map(work.train, (choice.weights, *((sent[1],) if has_message else ()), data))
         # A client sends one message; the k weighted changes are computed from it at the server. Without `message` a
         # client would send each of them.
@@ -265,13 +273,13 @@ def _build_process(
     @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
     def next_round(state: Value, data: Value) -> LearningProcessOutput:
         (update, weight, cluster), trained_metrics = train_at_clients(state, data)
-        chosen = [federated_map(_chooses(i), cluster) for i in clusters]
-        changes = [mean(update, weight, c) for c in chosen]
-        moved: list[Any] = [  # for each model <state of the server optimizer,weights>
+        chosen = [federated_map(_build_indicator(i), cluster) for i in clusters]
+        changes = [mean(update, weight, chooses) for chooses in chosen]
+        moved: list[Any] = [  # for each model <O,U>
             federated_map(server.update, (state.finalizer[i], state.global_model_weights[i], changes[i]))
             for i in clusters
         ]
-        counts = federated_sum(federated_map(_count, (weight, federated_zip(tuple(chosen)))))
+        counts = federated_sum(federated_map(_count_choice, (weight, federated_zip(tuple(chosen)))))
         _, metrics = server.aggregate_metrics(trained_metrics)
         new_state = next_state(
             state,
@@ -291,24 +299,24 @@ def _build_process(
     )
 
 
-def _chooses(number: int) -> Computation:
+def _build_indicator(number: int) -> Computation:
     """`(int32 -> float32)`: 1 where a client chose the model with this number, else 0."""
     return tf_computation(lambda cluster: tf.cast(tf.equal(cluster, number), tf.float32), "int32")
 
 
 @tf_computation
-def _count(weight: tf.Tensor, chosen: tuple[tf.Tensor, ...]) -> tf.Tensor:
+def _count_choice(weight: tf.Tensor, chosen: tuple[tf.Tensor, ...]) -> tf.Tensor:
     """int64[k]: 1 at the model that a client chose, else 0; all 0 for a client of weight 0."""
     return tf.cast(tf.where(weight > 0, tf.stack(chosen), 0.0), tf.int64)
 
 
-def _whole_models(model: PureModel, sent: Value, num_clusters: int) -> Value:
-    """Joins k changing weights U at the clients with the frozen weights; gives k W, while a round is traced."""
+def _join_frozen_weights(model: PureModel, sent: Value, num_clusters: int) -> Value:
+    """The k W at the clients, of the k U that were sent and the frozen weights; called while a round is traced."""
     return federated_zip(tuple(whole_weights(model, sent[i]) for i in range(num_clusters)))
 
 
 def _weights_functions(model: PureModel, num_clusters: int) -> dict[str, Callable]:
-    """`get_model_weights` and `set_model_weights` of a process whose state holds k U."""
+    """The arguments `get_model_weights` and `set_model_weights` of a process whose state holds k U, by name."""
 
     def get_model_weights(state: LearningAlgorithmState) -> tuple[ModelWeights, ...]:
         models: Any = state.global_model_weights
@@ -316,8 +324,8 @@ def _weights_functions(model: PureModel, num_clusters: int) -> dict[str, Callabl
 
     def set_model_weights(state: LearningAlgorithmState, models: Sequence[ModelWeights]) -> LearningAlgorithmState:
         if isinstance(models, ModelWeights) or len(models) != num_clusters:
-            given = "one" if isinstance(models, ModelWeights) else len(models)
-            raise InvalidValue(f"there are {num_clusters} models; the weights are those of {given}")
+            count = "one" if isinstance(models, ModelWeights) else len(models)
+            raise InvalidValue(f"there are {num_clusters} models; the weights are those of {count}")
         return state.replace(global_model_weights=tuple(split_weights(model, weights) for weights in models))
 
     return {"get_model_weights": get_model_weights, "set_model_weights": set_model_weights}

@@ -9,12 +9,7 @@ import tensorflow as tf
 from fedcore.aggregators import AggregationFactory
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.intrinsics import (
-    federated_broadcast,
-    federated_map,
-    federated_mean,
-    federated_zip,
-)
+from fedcore.intrinsics import federated_broadcast, federated_map, federated_mean, federated_zip
 from fedcore.ir import Value
 from fedcore.learning.algorithms.client_work import Steps, client_steps
 from fedcore.learning.algorithms.fed_avg import build_server_work
@@ -40,7 +35,13 @@ from fedcore.types import CLIENTS, FederatedType, SequenceType, Type
 
 @attrs.frozen
 class _Result:
-    """The change of a client, its weight and metrics, and the mean gradient of its examples at the first weights."""
+    """The result of a client's work.
+
+    Args:
+        client: a `TrainingResult`.
+        gradients: of the trainable weights, the mean over the client's examples at the weights that were sent.
+        examples: how many examples that is, as float32; 0, with gradients of zeros, where they are not finite.
+    """
 
     client: Any
     gradients: Any
@@ -48,7 +49,11 @@ class _Result:
 
 
 def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting, state_type: Type) -> Computation:
-    """The computation `(<W,S,B*> -> _Result)`: local steps whose statistics S stay as they are."""
+    """The computation `(<W,S,B*> -> _Result)`: local steps of the optimizer, each from the state S that was sent.
+
+    Args:
+        state_type: S, the optimizer's state, which holds its statistics.
+    """
     roles = model.weight_roles
 
     def begin(initial: ModelWeights) -> Steps:
@@ -57,7 +62,7 @@ def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting
     def step(carry: Steps, batch: TensorStructure, weights: ModelWeights, state: TensorStructure) -> Steps:
         current = roles.replace(weights, carry.weights)
         gradients, _, non_trainable, metrics = gradients_of(model, current, carry.metrics, batch)
-        _, trainable = optimizer.next(state, carry.weights.trainable, gradients)
+        _, trainable = optimizer.next(state, carry.weights.trainable, gradients)  # the new statistics are dropped
         return Steps(roles.changing(ModelWeights(model.constrain(trainable), non_trainable)), metrics)
 
     def finish(initial: ModelWeights, carry: Steps, second: TensorStructure) -> _Result:
@@ -72,13 +77,16 @@ def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting
 
 
 def _build_learning(optimizer: Optimizer) -> Computation:
-    """`(<S,W,mean gradient> -> S)`: the statistics after a round; a gradient that is not finite leaves them."""
+    """`(<S,U,mean gradient> -> S)`: the state of the base optimizer after a round, with its new statistics.
+
+    A gradient that is not finite leaves the state as it is.
+    """
 
     @tf_computation
     def learn(state: TensorStructure, weights: ModelWeights, gradients: tuple[tf.Tensor, ...]) -> TensorStructure:
-        new_statistics, _ = optimizer.next(state, weights.trainable, gradients)
+        new_state, _ = optimizer.next(state, weights.trainable, gradients)
         finite = all_finite(gradients)
-        return tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), new_statistics, state)
+        return tf.nest.map_structure(lambda new, old: tf.where(finite, new, old), new_state, state)
 
     return learn
 
@@ -224,7 +232,7 @@ def build_mime_lite_with_optimizer_schedule(
         base_state, rate_metrics = state.client_work, {}
         if set_rate is not None:
             base_state = federated_map(set_rate, (state.client_work, state.round))
-            rate_metrics = {"client_learning_rate": federated_map(lambda given: given["learning_rate"], base_state)}
+            rate_metrics = {"client_learning_rate": federated_map(lambda base: base["learning_rate"], base_state)}
         weights, distributor_state, distributor_metrics = distribute(model_distributor, state)
         results = federated_map(train, (whole_weights(model, weights), federated_broadcast(base_state), data))
         mean_change, gradients, aggregator, measurements = aggregation.next(state.aggregator, results)
@@ -250,7 +258,7 @@ def build_mime_lite_with_optimizer_schedule(
 
 
 def _build_rate_setter(base: Optimizer, learning_rate_fn: Callable) -> Callable:
-    """`(<S,round=int64> -> S)`: the statistics with the learning rate of the round."""
+    """`(<S,round=int64> -> S)`: the base optimizer's state with the learning rate of the round."""
     check_has_rate("base_optimizer", base)
 
     @tf_computation
@@ -263,7 +271,14 @@ def _build_rate_setter(base: Optimizer, learning_rate_fn: Callable) -> Callable:
 
 
 class _Aggregation:
-    """The aggregation of the clients' changes and of their mean gradients; used while a process is traced."""
+    """The aggregation of the clients' changes and of their mean gradients; used while a process is traced.
+
+    Its state and measurements are those for the changes; with an aggregator for the gradients,
+    <model=…,full_gradient=…>.
+
+    Args:
+        result_type: the type of a `_Result`.
+    """
 
     def __init__(
         self,
@@ -286,7 +301,7 @@ class _Aggregation:
         return federated_zip({"model": self._changes.initialize(), "full_gradient": self._gradients.initialize()})
 
     def next(self, state: Value, results: Value) -> tuple:
-        """(The mean change, the mean gradient, the state, the measurements)."""
+        """(The mean change, the mean gradient, the next state, the measurements), of a `_Result` of each client."""
         change = results.client.update, results.client.weight
         if self._gradients is None:
             output = self._changes.next(state, *change)

@@ -24,9 +24,9 @@ from fedcore.types import SERVER
 class ServerWork:
     """The server's part of an algorithm, as `ClientWork` is the clients'.
 
+    Types, for the changing weights U of the model and a state O of the server's optimizer.
+
     Args:
-        model: whose weights they are.
-        optimizer: whose state is O.
         update: (<O,U,mean change=U> -> <O,U>).
         aggregate_metrics: traced in a round; {M}@CLIENTS -> (the added metric states, the metrics), both at the server.
     """
@@ -99,9 +99,10 @@ class ServerWork:
         """The process of a round over the model's weights.
 
         Args:
-            more: what `kind` takes beside the two computations.
+            more: further positional arguments of `kind`, after the two computations.
             kind: the class of the process.
-            hyperparameters: for parts of the state other than the finalizer, the names of the hyperparameters there.
+            hyperparameters: for parts of the state, such as `client_work`, the names of the hyperparameters there;
+                those of the finalizer are the optimizer's.
         """
         names = {**hyperparameters, "finalizer": tuple(self.optimizer.hyperparameters)}
         named = with_weight_names(next_round, self.model)

@@ -177,7 +177,7 @@ def with_keras_callbacks(callbacks: Sequence[Any]) -> list[Callback]:
 
 
 def _model_metrics(row: Mapping[str, Any]) -> dict[str, float]:
-    """The model's metrics in a row, by name, also `val_…`; those of no examples, which measure nothing, are left out."""
+    """The model's metrics in a row, by name, also `val_…`; without those of no examples, which measure nothing."""
 
     def has_examples(name: str) -> bool:
         return row.get("val_num_examples" if name.startswith("val_") else "num_examples") != 0
