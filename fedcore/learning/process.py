@@ -237,19 +237,17 @@ class LearningProcess(IterativeProcess):
             >>> state = process.set_hparams(state, {'finalizer': {'learning_rate': 0.01}})
         """
         if self._set_hparams:
-            return self._set_hparams(state, _replace_nested(self.get_hparams(state), hparams))
+            return self._set_hparams(state, _merged(self.get_hparams(state), hparams))
         for part, values in hparams.items():
             names = self._hyperparameters.get(part, ())
             if not isinstance(values, Mapping):
                 raise TypeMismatch(
                     f"hyperparameters are given by part and name, {{part: {{name: number}}}}, but {part} is "
-                    f"{brief(values)}; the process has {self._hyperparameter_names()}"
+                    f"{brief(values)}; the process has {self._names()}"
                 )
             unknown = [name for name in values if name not in names]
             if unknown:
-                raise FedcoreError(
-                    f"the process has no hyperparameter {part}.{unknown[0]}; it has {self._hyperparameter_names()}"
-                )
+                raise FedcoreError(f"the process has no hyperparameter {part}.{unknown[0]}; it has {self._names()}")
             current = getattr(state, part)
             changed = {name: _as_dtype(f"{part}.{name}", value, current[name].dtype) for name, value in values.items()}
             for name, value in changed.items():
@@ -258,7 +256,8 @@ class LearningProcess(IterativeProcess):
             state = state.replace(**{part: {**current, **changed}})
         return state
 
-    def _hyperparameter_names(self) -> str:
+    def _names(self) -> str:
+        """The hyperparameters that the process has, as `part.name, …`, for messages."""
         return ", ".join(f"{part}.{name}" for part, names in self._hyperparameters.items() for name in names) or "none"
 
 
@@ -300,7 +299,7 @@ def _check_function(role: str, fn: object, state: Type, gives: Type | None = Non
     return fn
 
 
-def _replace_nested(present: object, changed: object) -> object:
+def _merged(present: object, changed: object) -> object:
     """The nested hyperparameters `present` with the values of `changed`; raises FedcoreError for unknown names."""
     if not isinstance(present, Mapping) or not isinstance(changed, Mapping):
         return changed
@@ -308,6 +307,4 @@ def _replace_nested(present: object, changed: object) -> object:
     if unknown:
         has = ", ".join(map(str, present)) or "none"
         raise FedcoreError(f"the process has no hyperparameter {unknown[0]}; it has {has}")
-    return {
-        name: _replace_nested(value, changed[name]) if name in changed else value for name, value in present.items()
-    }
+    return {name: _merged(value, changed[name]) if name in changed else value for name, value in present.items()}

@@ -32,7 +32,6 @@ CANNOT_FAIL = {  # records, which hold any values, and parts that take nothing f
     "learning.optimizers.Optimizer",
     "learning.optimizers.handle_indexed_slices_gradients",
     "learning.programs.ProgramState",
-    "learning.programs.ProgressBar",
     "learning.templates.ClientResult",
     "learning.templates.reject_non_finite_update",
 }

@@ -229,6 +229,17 @@ def test_scaffold_over_three_rounds_of_part_of_the_clients(model_fn, clients):
                 np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+def test_a_round_of_scaffold_of_rate_0_leaves_weights_and_controls(model_fn, clients):
+    process = algorithms.build_scaffold(model_fn, RATE, num_clients=2)
+    states = [process.initial_client_state() for _ in range(2)]
+    state, _, states = process.next(process.initialize(), clients[:2], states)
+    stopped = process.set_hparams(state, {"client_work": {"learning_rate": 0.0}})
+    after, _, new_states = process.next(stopped, clients[:2], states)
+    close(after, weights_of(state))
+    np.testing.assert_array_equal(after.client_work["control"][0], state.client_work["control"][0])
+    np.testing.assert_array_equal(new_states[0][0], states[0][0])
+
+
 def test_k_means_moves_the_centres_to_running_means():
     rng = np.random.default_rng(0)
     points = [rng.normal(size=(n, 2)).astype(np.float32) for n in (5, 0, 9)]

@@ -88,6 +88,15 @@ class Steps:
     optimizer: Any = ()
 
 
+def begin_without_optimizer(model: PureModel) -> Callable[[ModelWeights], Steps]:
+    """The argument `begin` of `client_steps` for steps that keep no optimizer state, such as those of `descend`."""
+
+    def begin(initial: ModelWeights) -> Steps:
+        return Steps(initial, model.initial_metrics())
+
+    return begin
+
+
 def descend(
     model: PureModel,
     carry: Steps,

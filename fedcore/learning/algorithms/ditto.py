@@ -23,17 +23,21 @@ from fedcore.learning.templates.training_result import finite_or_nothing
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.scalars import real_number
 
-_PERSONAL = "personal_"  # before the names of the personal optimizer's hyperparameters in the state
+_PERSONAL_PREFIX = "personal_"  # before the names of the personal optimizer's hyperparameters in the state
 
 
 @attrs.frozen
 class _Carry:
+    """The `Steps` of the global model and of the personal one, which one batch hands to the next."""
+
     shared: Any
     personal: Any
 
 
 @attrs.frozen
 class _Result:
+    """A `ClientStateResult`, whose state is the personal model's U, with the report of the personal model's metrics."""
+
     client: Any
     state: Any
     personal: Any
@@ -90,7 +94,7 @@ def build_ditto(
     )
     hyperparameters = {
         **optimizer.hyperparameters,
-        **{_PERSONAL + name: value for name, value in personal_optimizer.hyperparameters.items()},
+        **{_PERSONAL_PREFIX + name: value for name, value in personal_optimizer.hyperparameters.items()},
     }
 
     initialize = initial_hyperparameters(hyperparameters)
@@ -99,29 +103,32 @@ def build_ditto(
     def initial_client_state(weights: ModelWeights) -> ModelWeights:
         return roles.changing(weights)
 
-    def begin(initial: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()], own: ModelWeights) -> _Carry:
+    # `personal` is U of the client's personal model, as it was before the round.
+
+    def begin(initial: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()], personal: ModelWeights) -> _Carry:
         def start(optimizer: Any, weights: ModelWeights, prefix: str) -> Steps:
             values = {name: hparams[prefix + name] for name in optimizer.hyperparameters if hparams}
             state = optimizer.set_hparams(optimizer.initialize(weights.trainable), values)
             return Steps(weights, model.initial_metrics(), state)
 
-        return _Carry(start(optimizer, initial, ""), start(personal_optimizer, own, _PERSONAL))
+        return _Carry(start(optimizer, initial, ""), start(personal_optimizer, personal, _PERSONAL_PREFIX))
 
     def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
         return _Carry(
             optimizer_step(model, optimizer, carry.shared, batch, weights),
-            optimizer_step(model, personal_optimizer, carry.personal, batch, weights, pull),
+            optimizer_step(model, personal_optimizer, carry.personal, batch, weights, pull),  # towards `weights`
         )
 
-    def finish(initial: ModelWeights, carry: _Carry, own: ModelWeights) -> _Result:
-        update, personal = roles.difference(carry.shared.weights, initial), carry.personal.weights
+    def finish(initial: ModelWeights, carry: _Carry, personal: ModelWeights) -> _Result:
+        update, new_personal = roles.difference(carry.shared.weights, initial), carry.personal.weights
         weight, report = weight_and_report(model, client_weighting, carry.shared.metrics)
-        result = result_with_state(update, weight, report, personal, own)
+        result = result_with_state(update, weight, report, new_personal, personal)
         personal_report = model.report_metrics(carry.personal.metrics)
-        measured = finite_or_nothing((update, personal), weight, personal_report).metrics
+        measured = finite_or_nothing((update, new_personal), weight, personal_report).metrics
         return _Result(result.client, result.state, measured)
 
-    train = client_steps(model, begin, step, finish, hparams=initialize.type_signature.result, own=changing_type(model))
+    hparams_type, personal_type = initialize.type_signature.result, changing_type(model)
+    train = client_steps(model, begin, step, finish, hparams=hparams_type, personal=personal_type)
     return client_state_averaging(
         model,
         ClientWork(train, initialize, hyperparameters=tuple(hyperparameters)),

@@ -31,7 +31,7 @@ from fedcore.types import CLIENTS, FederatedType, member_of
 
 @attrs.frozen
 class _Carry:
-    """The values that one local step hands to the next: changing weights, the client's own state, metric states."""
+    """The values that one local step hands to the next: U as trained so far, the client's own state, metric states."""
 
     weights: Any
     own: Any
@@ -49,7 +49,7 @@ class ClientStateResult:
 def result_with_state(
     update: TensorStructure, weight: tf.Tensor, report: dict, new_state: TensorStructure, state: TensorStructure
 ) -> ClientStateResult:
-    """The result of a client's work.
+    """The result of a client's work, of its change, weight and report, its new state and the state of before.
 
     A client whose change, weight or new state is not finite sends zeros with weight 0, and keeps its old `state`. A
     client without examples keeps its old state too.
@@ -57,7 +57,9 @@ def result_with_state(
     result = finite_or_nothing((update, new_state), weight, report)
     client = TrainingResult(result.update[0], result.weight, result.metrics)
     learned = result.weight > 0
-    return ClientStateResult(client, tf.nest.map_structure(lambda a, b: tf.where(learned, a, b), new_state, state))
+    return ClientStateResult(
+        client, tf.nest.map_structure(lambda new, old: tf.where(learned, new, old), new_state, state)
+    )
 
 
 def build_fed_avg_with_client_states(
@@ -160,16 +162,17 @@ def client_state_averaging(
         initial_client_state: (-> C), or (W -> C) of the weights of the client's first round.
         server_optimizer_fn, metrics_aggregator: as for `build_server_work`.
         model_aggregator: joins the changes. Default: a weighted mean.
-        reports: names of further reports in the result of `train`, whose metrics stand beside `train`.
+        reports: names of further fields of the result of `train` that are reports of metrics; a round's
+            `metrics.client_work` has their metrics under these names.
     """
     server, roles = build_server_work(model, server_optimizer_fn, metrics_aggregator), model.weight_roles
     trained: Any = work.train.type_signature.result
     aggregator = build_aggregation(model_aggregator, trained.client["update"], trained.client["weight"], roles=roles)
     _, *message_type, client_state_type, batches_type = (p.type for p in work.train.module.main.parameters)
     initialize = server.initialize(aggregator=aggregator, client_work=work.initialize if message_type else None)
-    clients = [FederatedType(member, CLIENTS) for member in (batches_type, client_state_type)]
+    client_types = [FederatedType(member, CLIENTS) for member in (batches_type, client_state_type)]
 
-    @federated_computation(initialize.type_signature.result, *clients)
+    @federated_computation(initialize.type_signature.result, *client_types)
     def next_round(state: Value, data: Value, client_states: Value) -> ClientStateOutput:
         message: list[Value] = []
         if message_type:
@@ -183,8 +186,8 @@ def client_state_averaging(
         if work.conclude is not None:
             client_work, change = federated_map(work.conclude, (client_work, change))
         updated = federated_map(server.update, (state.finalizer, state.global_model_weights, change))
-        metrics = {"train": results.client.metrics, **{name: getattr(results, name) for name in reports}}
-        computed = {name: server.aggregate_metrics(report)[1] for name, report in metrics.items()}
+        reported = {"train": results.client.metrics, **{name: getattr(results, name) for name in reports}}
+        metrics = {name: server.aggregate_metrics(report)[1] for name, report in reported.items()}
         new_state = next_state(
             state,
             global_model_weights=updated[1],
@@ -192,10 +195,10 @@ def client_state_averaging(
             aggregator=joined.state,
             finalizer=updated[0],
         )
-        measured = round_metrics(client_work=federated_zip(computed), aggregator=joined.measurements)
+        measured = round_metrics(client_work=federated_zip(metrics), aggregator=joined.measurements)
         return ClientStateOutput(new_state, measured, results.state)
 
-    first = initial_client_state
+    first = initial_client_state  # (-> C), or, of a server state S, (S -> C)
     if initial_client_state.module.main.parameters:
         state_type = member_of(initialize.type_signature.result)
         frozen = model.frozen_weights.constants

@@ -89,7 +89,7 @@ def build_fed_avg_with_error_feedback(
         corrected: ModelWeights, decoded: ModelWeights, left_out: ModelWeights, weight: tf.Tensor
     ) -> ModelWeights:
         counts = (weight > 0) & all_finite((corrected, decoded))
-        return tf.nest.map_structure(lambda w, d, b: tf.where(counts, w - d, b), corrected, decoded, left_out)
+        return tf.nest.map_structure(lambda c, d, old: tf.where(counts, c - d, old), corrected, decoded, left_out)
 
     initialize = server.initialize(client_work=work.initialize)
 

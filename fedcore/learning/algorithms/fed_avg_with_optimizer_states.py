@@ -67,20 +67,21 @@ def build_fed_avg_with_optimizer_states(
     def initial_client_state() -> TensorStructure:
         return optimizer.initialize(model.initial_changing_weights().trainable)
 
-    def begin(initial: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()], own: TensorStructure) -> Steps:
-        return Steps(initial, model.initial_metrics(), optimizer.set_hparams(own, hparams or {}))
+    # `saved` is the state of the client's optimizer, as its last round left it.
+
+    def begin(initial: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()], saved: TensorStructure) -> Steps:
+        return Steps(initial, model.initial_metrics(), optimizer.set_hparams(saved, hparams or {}))
 
     def step(carry: Steps, batch: TensorStructure, weights: ModelWeights) -> Steps:
         return optimizer_step(model, optimizer, carry, batch, weights)
 
-    def finish(initial: ModelWeights, carry: Steps, own: TensorStructure) -> ClientStateResult:
+    def finish(initial: ModelWeights, carry: Steps, saved: TensorStructure) -> ClientStateResult:
         update = roles.difference(carry.weights, initial)
-        return result_with_state(
-            update, *weight_and_report(model, client_weighting, carry.metrics), carry.optimizer, own
-        )
+        weight, report = weight_and_report(model, client_weighting, carry.metrics)
+        return result_with_state(update, weight, report, carry.optimizer, saved)
 
-    own_type, hparams_type = initial_client_state.type_signature.result, initialize.type_signature.result
-    train = client_steps(model, begin, step, finish, hparams=hparams_type, own=own_type)
+    state_type, hparams_type = initial_client_state.type_signature.result, initialize.type_signature.result
+    train = client_steps(model, begin, step, finish, hparams=hparams_type, saved=state_type)
     return client_state_averaging(
         model,
         ClientWork(train, initialize, hyperparameters=tuple(optimizer.hyperparameters)),

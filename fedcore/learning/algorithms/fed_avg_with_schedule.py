@@ -73,7 +73,7 @@ def build_weighted_fed_avg_with_optimizer_schedule(
         send=send,
         train=build_local_steps(model, optimizer, client_weighting, send.type_signature.result),
         advance=tf_computation(start.type_signature.result)(lambda state: {"round": state["round"] + 1}),
-        measure=lambda sent: {"client_learning_rate": federated_map(lambda given: given["learning_rate"], sent)},
+        measure=lambda sent: {"client_learning_rate": federated_map(lambda message: message["learning_rate"], sent)},
     )
     return federated_averaging(
         model,
@@ -86,6 +86,7 @@ def build_weighted_fed_avg_with_optimizer_schedule(
 
 
 def check_has_rate(argument: str, optimizer: Optimizer) -> None:
+    """Refuses an optimizer, the user's `argument`, whose learning rate is not in its state."""
     if "learning_rate" not in optimizer.hyperparameters:
         raise FedcoreError(f"{argument}: the optimizer keeps no learning_rate in its state to be scheduled")
 
@@ -93,7 +94,11 @@ def check_has_rate(argument: str, optimizer: Optimizer) -> None:
 def _scheduled_optimizer(
     client_optimizer_fn: OptimizerLike | Callable[[float], Optimizer | keras.optimizers.Optimizer],
 ) -> Optimizer:
-    """The optimizer whose learning rate is replaced in every round."""
+    """The optimizer whose learning rate is replaced in every round.
+
+    A function of a rate is called with two rates, since only one of the optimizers is used: they may differ in the
+    learning rate alone, and in no number that depends on it.
+    """
     if not _takes_a_rate(client_optimizer_fn):
         optimizer = as_optimizer(client_optimizer_fn, scales_loss=True, clips_examples=True)
         check_has_rate("client_optimizer_fn", optimizer)
@@ -116,6 +121,7 @@ def _scheduled_optimizer(
 
 
 def _takes_a_rate(optimizer_fn: object) -> TypeGuard[Callable[[float], OptimizerLike]]:
+    """Whether a function has to be called with an argument; a class, as of Keras' optimizers, counts as none."""
     if not callable(optimizer_fn) or isinstance(optimizer_fn, type):
         return False
     parameters = inspect.signature(optimizer_fn).parameters.values()

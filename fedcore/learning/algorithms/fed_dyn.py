@@ -9,7 +9,7 @@ import tensorflow as tf
 from fedcore.aggregators import SumFactory, as_weighted_aggregator
 from fedcore.computation import tf_computation
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.learning.algorithms.client_work import ClientWork, Steps, client_steps, descend
+from fedcore.learning.algorithms.client_work import ClientWork, Steps, begin_without_optimizer, client_steps, descend
 from fedcore.learning.algorithms.fed_avg_with_client_states import (
     ClientStateResult,
     client_state_averaging,
@@ -27,7 +27,7 @@ from fedcore.scalars import real_number, whole_number
 
 @attrs.frozen
 class _Update:
-    """The change of a client, and 1; the server adds both up. Zeros of a client that does not count."""
+    """A client's change of U and 1.0, which the server adds up; zeros of a client that does not count."""
 
     change: Any
     clients: Any
@@ -90,36 +90,34 @@ def build_fed_dyn(
     def send(work: dict) -> dict:
         return {"learning_rate": work["learning_rate"]}
 
-    def begin(initial: ModelWeights) -> Steps:
-        return Steps(initial, model.initial_metrics())
-
     def step(
-        carry: Steps, batch: TensorStructure, weights: ModelWeights, sent: dict, own: tuple[tf.Tensor, ...]
+        carry: Steps, batch: TensorStructure, weights: ModelWeights, sent: dict, client_state: tuple[tf.Tensor, ...]
     ) -> Steps:
         def correct(gradients: tuple, current: ModelWeights) -> tuple:
-            parts = zip(gradients, own, current.trainable, weights.trainable, strict=True)
-            return tuple(g - gk + strength * (w - first) for g, gk, w, first in parts)
+            parts = zip(gradients, client_state, current.trainable, weights.trainable, strict=True)
+            return tuple(g - gk + strength * (w - w_sent) for g, gk, w, w_sent in parts)
 
         return descend(model, carry, batch, weights, sent["learning_rate"], correct)
 
-    def finish(initial: ModelWeights, carry: Steps, own: tuple[tf.Tensor, ...]) -> ClientStateResult:
+    def finish(initial: ModelWeights, carry: Steps, client_state: tuple[tf.Tensor, ...]) -> ClientStateResult:
         change = roles.difference(carry.weights, initial)
-        new_own = tuple(gk - strength * c for gk, c in zip(own, change.trainable, strict=True))
+        new_state = tuple(gk - strength * c for gk, c in zip(client_state, change.trainable, strict=True))
         weight, report = weight_and_report(model, ClientWeighting.UNIFORM, carry.metrics)
         summand = _Update(tf.nest.map_structure(at_least_float32, change), weight)
-        return result_with_state(summand, weight, report, new_own, own)
+        return result_with_state(summand, weight, report, new_state, client_state)
 
-    train = client_steps(
-        model, begin, step, finish, sent=send.type_signature.result, own=initial_client_state.type_signature.result
-    )
+    begin, state_type = begin_without_optimizer(model), initial_client_state.type_signature.result
+    train = client_steps(model, begin, step, finish, sent=send.type_signature.result, client_state=state_type)
     trained: Any = train.type_signature.result
     weights_type: Any = changing_type(model)
 
     @tf_computation(work_type, trained.client["update"])
     def conclude(work: dict, total: _Update) -> tuple[dict, ModelWeights]:
-        def scaled(factor: Any, leaves: tuple, weights: Any) -> tuple[tf.Tensor, ...]:
-            """Sums times a factor, in the dtypes of the weights."""
-            pairs = zip(leaves, weights.types, strict=True)
+        """The next `state.client_work` and the movement of w, by the formulas of the docstring above."""
+
+        def scaled(factor: Any, sums: tuple, types: Any) -> tuple[tf.Tensor, ...]:
+            """Sums times a factor, in the dtypes of the weights, whose types are given."""
+            pairs = zip(sums, types.types, strict=True)
             return tuple(tf.cast(tf.cast(factor, c.dtype) * c, w.dtype.numpy) for c, w in pairs)
 
         share, trainable = 1.0 / total.clients, weights_type["trainable"]

@@ -168,12 +168,12 @@ def build_fed_gan(
             "returns fc.learning.from_keras_model(fc.learning.algorithms.GanModel(generator, discriminator), "
             "input_spec=…)"
         )
-    own = {id(v) for v in gan.generator.trainable_variables}
-    generator = [id(v) in own for v in gan.trainable_variables]
+    generator_ids = {id(v) for v in gan.generator.trainable_variables}
+    is_of_generator = [id(v) in generator_ids for v in gan.trainable_variables]  # for each trainable weight
     optimizer = SplitOptimizer(
         [
-            _share(model, "generator", generator_optimizer_fn, generator),
-            _share(model, "discriminator", discriminator_optimizer_fn, [not own for own in generator]),
+            _share(model, "generator", generator_optimizer_fn, is_of_generator),
+            _share(model, "discriminator", discriminator_optimizer_fn, [not owned for owned in is_of_generator]),
         ]
     )
 
@@ -186,7 +186,7 @@ def build_fed_gan(
             losses = (output.loss, gan.loss_of_generator(output.predictions))
         by_loss = [tape.gradient(loss, weights.trainable) for loss in losses]
         # A weight of the generator takes the gradient of losses[1], a weight of the discriminator that of losses[0].
-        gradients = (by_loss[is_generator][place] for place, is_generator in enumerate(generator))
+        gradients = (by_loss[is_generator][place] for place, is_generator in enumerate(is_of_generator))
         dense = tuple(None if g is None else tf.convert_to_tensor(g) for g in gradients)
         return dense, output, moved, new_metrics
 
@@ -200,6 +200,12 @@ def build_fed_gan(
     )
 
 
-def _share(model: PureModel, role: str, optimizer_fn: OptimizerLike, is_own: list[bool]) -> Share:
-    places = tuple(i for i, own in enumerate(is_own) if own)
+def _share(model: PureModel, role: str, optimizer_fn: OptimizerLike, is_trained: list[bool]) -> Share:
+    """The optimizer of one of the two models, with the places of this model's weights.
+
+    Args:
+        role: the prefix of the optimizer's hyperparameters.
+        is_trained: for each trainable weight of the GAN, whether this optimizer trains it.
+    """
+    places = tuple(place for place, trained in enumerate(is_trained) if trained)
     return Share(role, as_optimizer(optimizer_fn, [model.trainable_names[i] for i in places]), places)

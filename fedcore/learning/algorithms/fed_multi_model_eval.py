@@ -22,7 +22,8 @@ from fedcore.learning.process import LearningAlgorithmState, LearningProcess, Le
 from fedcore.templates import AggregationProcess, MeasuredProcess
 from fedcore.tff_names import drops_tff_arguments
 
-_BY_MODEL = ("global_model_weights", "distributor", "client_work", "aggregator", "finalizer")
+_PARTS_BY_MODEL = ("global_model_weights", "distributor", "client_work", "aggregator", "finalizer")
+"""The parts of a state that are <a=…,b=…,…>; the models share the others, `round` and `seed`."""
 
 
 @drops_tff_arguments("loop_implementation")
@@ -58,12 +59,12 @@ def build_fed_multi_model_eval(
         >>> losses[0] < losses[1]
         np.True_
     """
-    models = dict(zip(_names("model_fns", model_fns, at_least=1), map(trace_model, model_fns), strict=True))
+    models = dict(zip(_letters("model_fns", model_fns, at_least=1), map(trace_model, model_fns), strict=True))
     processes = [None] * len(models) if metrics_aggregation_processes is None else list(metrics_aggregation_processes)
     if len(processes) != len(models):
         raise InvalidValue(f"there are {len(models)} model_fns and {len(processes)} metrics_aggregation_processes")
     batch_type = models["a"].batch_type
-    _check_same("model_fns", {name: model.batch_type for name, model in models.items()})
+    _check_same_batches("model_fns", {name: model.batch_type for name, model in models.items()})
     works = {
         name: evaluation_work(model, build_evaluation(model), process)
         for (name, model), process in zip(models.items(), processes, strict=True)
@@ -113,13 +114,13 @@ def build_fed_multi_model_eval_from_processes(eval_processes: Sequence[LearningP
         >>> metrics['client_work']['b']['eval']['current_round_metrics']['num_examples']
         np.int64(5)
     """
-    processes = dict(zip(_names("eval_processes", eval_processes, at_least=2), eval_processes, strict=True))
+    processes = dict(zip(_letters("eval_processes", eval_processes, at_least=2), eval_processes, strict=True))
     data_types = {name: process.next.module.main.parameters[1].type for name, process in processes.items()}
-    _check_same("eval_processes", data_types)
+    _check_same_batches("eval_processes", data_types)
 
     def join_states(states: dict) -> Value:
         parts: dict[str, Any] = {
-            part: federated_zip({n: getattr(s, part) for n, s in states.items()}) for part in _BY_MODEL
+            part: federated_zip({n: getattr(s, part) for n, s in states.items()}) for part in _PARTS_BY_MODEL
         }
         return federated_zip(LearningAlgorithmState(**parts, round=states["a"].round, seed=states["a"].seed))
 
@@ -131,7 +132,7 @@ def build_fed_multi_model_eval_from_processes(eval_processes: Sequence[LearningP
     def evaluation_round(state: Value, data: Value) -> LearningProcessOutput:
         outputs: dict[str, Any] = {}
         for name, process in processes.items():
-            parts: dict[str, Any] = {part: _part(getattr(state, part), name) for part in _BY_MODEL}
+            parts: dict[str, Any] = {part: _part(getattr(state, part), name) for part in _PARTS_BY_MODEL}
             parts |= {"round": state.round, "seed": state.seed}
             model_state = federated_zip(LearningAlgorithmState(**parts))
             outputs[name] = process.next(model_state, data)
@@ -145,8 +146,12 @@ def build_fed_multi_model_eval_from_processes(eval_processes: Sequence[LearningP
     return LearningProcess(initialize, evaluation_round)
 
 
-def _names(argument: str, entries: Sequence, *, at_least: int) -> str:
-    """A letter for each of what is given."""
+def _letters(argument: str, entries: Sequence, *, at_least: int) -> str:
+    """The names of the models, a letter for each of the entries of the user's argument.
+
+    Raises:
+        InvalidValue: there are too few entries or too many.
+    """
     most = len(string.ascii_letters)
     if not at_least <= len(entries) <= most:
         raise InvalidValue(f"{argument} has between {at_least} and {most} entries, not {len(entries)}")
@@ -158,7 +163,8 @@ def _part(value: Value, name: str) -> Value:
     return federated_map(lambda struct: struct[name], value)
 
 
-def _check_same(argument: str, types: dict) -> None:
+def _check_same_batches(argument: str, types: dict) -> None:
+    """Refuses types of batches, by the letter of the model, that are not all equal."""
     first = next(iter(types.values()))
     other = {name: type_ for name, type_ in types.items() if type_ != first}
     if other:

@@ -29,7 +29,10 @@ class _Carry:
     """The values that one local step hands to the next.
 
     Args:
-        unit_velocity: the velocity that gradients of 1 would have.
+        weights: U, as trained so far.
+        velocity: v of the paper, for each trainable weight.
+        metrics: the states of the model's metrics.
+        unit_velocity: the velocity, a scalar, that gradients of 1 would have.
         norm: ‖a‖₁, the distance that such gradients would have moved a weight, over the learning rate.
     """
 
@@ -42,7 +45,7 @@ class _Carry:
 
 @attrs.frozen
 class _Update:
-    """Δ/‖a‖₁ of a client, and what it adds to the effective number of steps."""
+    """Δ/‖a‖₁ of a client, of the form of U, and its part of the effective number of steps τ, a float32."""
 
     normalized: Any
     steps: Any
@@ -93,14 +96,14 @@ def build_fed_nova(
     momentum = kept_share("momentum", momentum)
     proximal_strength = real_number("proximal_strength", proximal_strength, at_least=0)
 
-    def check(name: str, rate: float) -> None:
+    def check_rate(name: str, rate: float) -> None:
         if rate * proximal_strength >= 1:
             raise InvalidValue(
                 f"{name} * proximal_strength is below 1, not {rate} * {proximal_strength}: a step would jump over the "
                 "weights that were sent"
             )
 
-    check("client_learning_rate", client_learning_rate)
+    check_rate("client_learning_rate", client_learning_rate)
     model = trace_model(model_fn)
     roles = model.weight_roles
 
@@ -115,7 +118,7 @@ def build_fed_nova(
         gradients, _, assigned, metrics = dense_gradients_of(model, current, carry.metrics, batch)
         velocity = tuple(momentum * v + g for v, g in zip(carry.velocity, gradients, strict=True))
         parts = zip(current.trainable, velocity, weights.trainable, strict=True)
-        moved = tuple(w - tf.cast(rate, w.dtype) * (v + proximal_strength * (w - first)) for w, v, first in parts)
+        moved = tuple(w - tf.cast(rate, w.dtype) * (v + proximal_strength * (w - w_sent)) for w, v, w_sent in parts)
         unit_velocity = momentum * carry.unit_velocity + 1.0
         norm = (1.0 - rate * proximal_strength) * carry.norm + unit_velocity
         changing = roles.changing(ModelWeights(model.constrain(moved), assigned))
@@ -146,5 +149,5 @@ def build_fed_nova(
         model_aggregator=model_aggregator,
         metrics_aggregator=metrics_aggregator,
     )
-    process.hyperparameter_checks = {"client_work.learning_rate": check}
+    process.hyperparameter_checks = {"client_work.learning_rate": check_rate}
     return process

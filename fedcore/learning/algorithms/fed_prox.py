@@ -20,7 +20,10 @@ from fedcore.tff_names import drops_tff_arguments
 
 
 def proximal_term(strength: float) -> Callable | None:
-    """`correct` of `build_local_steps`: adds the gradient of strength/2 · |w - sent|²; None where that is 0."""
+    """The argument `correct` of `build_local_steps` that adds the gradient of strength/2 · |w - sent|².
+
+    It is None, so that gradients stay as they are, where the strength is 0.
+    """
 
     def pull(
         gradients: tuple, weights: ModelWeights, sent: ModelWeights, scale_loss: Callable | None

@@ -69,7 +69,7 @@ def build_fed_kmeans(
     sizes = data_shape if isinstance(data_shape, Sequence) else np.atleast_1d(data_shape)
     shape = (num_clusters, *(whole_number("data_shape", size, at_least=0) for size in sizes))
     point = TensorType("float32", shape[1:])
-    start = _build_start(shape, initial_centers, _pair(0 if random_seed is None else random_seed))
+    start = _build_start(shape, initial_centers, _seed_pair(0 if random_seed is None else random_seed))
     start_type: Any = start.type_signature.result
     assign = _build_assignment(shape, start_type[0], point)
     check_distributor(distributor, start_type[0], "distributor")
@@ -105,7 +105,7 @@ def build_fed_kmeans(
         )
         return LearningProcessOutput(new_state, metrics)
 
-    return LearningProcess(initialize, next_round, _centers, _with_centers)
+    return LearningProcess(initialize, next_round, _centers, _replace_centers)
 
 
 def _centers(state: LearningAlgorithmState) -> Any:
@@ -113,8 +113,8 @@ def _centers(state: LearningAlgorithmState) -> Any:
     return state.global_model_weights.trainable[0]
 
 
-def _with_centers(state: LearningAlgorithmState, centers: ModelWeights | ArrayLike) -> LearningAlgorithmState:
-    """The state with other centres, alone or as weights."""
+def _replace_centers(state: LearningAlgorithmState, centers: ModelWeights | ArrayLike) -> LearningAlgorithmState:
+    """The state with other centres: an array of shape [k, *data_shape], or the `ModelWeights` with it."""
     weights = centers if isinstance(centers, ModelWeights) else ModelWeights((centers,), ())
     return state.replace(global_model_weights=weights)
 
@@ -158,7 +158,7 @@ def _build_assignment(shape: tuple[int, ...], weights_type: Type, point: TensorT
         distances = tf.reduce_sum(tf.square(tf.reshape(centers - x, [num_clusters, -1])), 1)
         nearest = tf.one_hot(tf.argmin(distances), num_clusters)
         return {
-            "sums": totals["sums"] + _beside(nearest, centers) * x,
+            "sums": totals["sums"] + _broadcastable(nearest, centers) * x,
             "counts": totals["counts"] + nearest,
             "loss": totals["loss"] + tf.reduce_min(distances),
             "num_examples": totals["num_examples"] + 1,
@@ -183,19 +183,23 @@ def move(
     """`(<W,<counts=float32[k]>,totals> -> <W,<counts=float32[k]>,M>)`: centres as means of all their points so far."""
     (centers,), old_counts = weights.trainable, state["counts"]
     counts = old_counts + totals["counts"]
-    moved = (centers * _beside(old_counts, centers) + totals["sums"]) / _beside(counts, centers)
+    moved = (centers * _broadcastable(old_counts, centers) + totals["sums"]) / _broadcastable(counts, centers)
     mean_loss = tf.math.divide_no_nan(totals["loss"], tf.cast(totals["num_examples"], tf.float32))
     metrics = {name: totals[name] for name in ("num_examples", "loss", NON_FINITE_CLIENTS)} | {"loss": mean_loss}
     return ModelWeights((moved,), ()), {"counts": counts}, metrics
 
 
-def _beside(by_cluster: tf.Tensor, centers: tf.Tensor) -> tf.Tensor:
+def _broadcastable(by_cluster: tf.Tensor, centers: tf.Tensor) -> tf.Tensor:
     """float32[k] as float32[k,1,…,1], which broadcasts over the centres."""
     return tf.reshape(by_cluster, [centers.shape[0], *[1] * (centers.shape.rank - 1)])
 
 
-def _pair(seed: int | Sequence[int]) -> tuple[int, int]:
-    """The pair of seeds that a number (with 0) or a pair stands for."""
+def _seed_pair(seed: int | Sequence[int]) -> tuple[int, int]:
+    """The pair of 64-bit seeds of `tf.random.stateless_normal`: a number becomes (number, 0).
+
+    Raises:
+        InvalidValue: there are other than one or two numbers, or one has more than 64 bits.
+    """
     seeds = [seed, 0] if np.ndim(seed) == 0 else list(seed)  # type: ignore[arg-type]
     if len(seeds) != 2:
         raise InvalidValue(f"random_seed is a number or a pair of them, not {len(seeds)} numbers")

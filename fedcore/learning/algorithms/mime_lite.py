@@ -11,7 +11,7 @@ from fedcore.computation import Computation, federated_computation, tf_computati
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_broadcast, federated_map, federated_mean, federated_zip
 from fedcore.ir import Value
-from fedcore.learning.algorithms.client_work import Steps, client_steps
+from fedcore.learning.algorithms.client_work import Steps, begin_without_optimizer, client_steps
 from fedcore.learning.algorithms.fed_avg import build_server_work
 from fedcore.learning.algorithms.fed_avg_with_schedule import check_has_rate
 from fedcore.learning.algorithms.fed_sgd import build_gradient
@@ -56,9 +56,6 @@ def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting
     """
     roles = model.weight_roles
 
-    def begin(initial: ModelWeights) -> Steps:
-        return Steps(initial, model.initial_metrics())
-
     def step(carry: Steps, batch: TensorStructure, weights: ModelWeights, state: TensorStructure) -> Steps:
         current = roles.replace(weights, carry.weights)
         gradients, _, non_trainable, metrics = gradients_of(model, current, carry.metrics, batch)
@@ -73,7 +70,8 @@ def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting
         change = finite_or_nothing(update, weight, report, second.gradients)
         return _Result(change, *zeros_unless(finite, (second.gradients, examples)))
 
-    return client_steps(model, begin, step, finish, second_pass=build_gradient(model), state=state_type)
+    begin, second_pass = begin_without_optimizer(model), build_gradient(model)
+    return client_steps(model, begin, step, finish, second_pass=second_pass, state=state_type)
 
 
 def _build_learning(optimizer: Optimizer) -> Computation:

@@ -81,7 +81,7 @@ def build_personalization_eval_computation(
     max_num_clients = whole_number("max_num_clients", max_num_clients, at_least=1)
     model = trace_model(model_fn)
     if baseline_evaluate_fn is None:
-        at_client = _build_by_metrics_of_the_model(model, personalize_fn_dict)
+        at_client = _build_by_model_metrics(model, personalize_fn_dict)
     else:
         at_client = _build_by_functions(model, personalize_fn_dict, baseline_evaluate_fn)
     data_type = at_client.module.main.parameters[1].type
@@ -111,11 +111,16 @@ class _WithoutFrozenWeights(Computation):
 
 
 def _data_type(element: Type) -> Type:
+    """`<train_data=E*,test_data=E*>`: a client's data."""
     return StructType([(name, SequenceType(element)) for name in ("train_data", "test_data")])
 
 
-def _build_by_metrics_of_the_model(model: PureModel, ways: Mapping[str, Any]) -> Computation:
-    """`(<W,<train_data=B*,test_data=B*>> -> metrics)`, those of the model."""
+def _build_by_model_metrics(model: PureModel, ways: Mapping[str, Any]) -> Computation:
+    """`(<W,<train_data=B*,test_data=B*>> -> metrics)`: by name, the model's own metrics, after each way to adapt it.
+
+    Args:
+        ways: by name an optimizer or a computation, as for `build_personalization_eval_computation`.
+    """
     evaluate = build_evaluation(model)
     finalize = tf_computation(evaluate.type_signature.result)(lambda state: model.finalize_metrics(state))
 
@@ -123,13 +128,13 @@ def _build_by_metrics_of_the_model(model: PureModel, ways: Mapping[str, Any]) ->
     def with_count(metrics: dict, count: "tf.Tensor") -> dict:
         return {**metrics, NON_FINITE_CLIENTS: count}
 
-    adapt = {name: _adaptation(way, model) for name, way in ways.items()}
+    adaptations = {name: _build_adaptation(way, model) for name, way in ways.items()}
 
     @federated_computation(model.weights_type, _data_type(model.batch_type))
     def at_client(weights: Value, data: Value) -> dict[str, Value]:
         metrics = {"baseline_metrics": finalize(evaluate(weights, data.test_data))}
-        for name, fn in adapt.items():
-            adapted_weights, count = fn(weights, data.train_data)
+        for name, adapt in adaptations.items():
+            adapted_weights, count = adapt(weights, data.train_data)
             metrics[name] = with_count(finalize(evaluate(adapted_weights, data.test_data)), count)
         return metrics
 
@@ -137,7 +142,11 @@ def _build_by_metrics_of_the_model(model: PureModel, ways: Mapping[str, Any]) ->
 
 
 def _build_by_functions(model: PureModel, ways: Mapping[str, Any], baseline_evaluate_fn: Callable) -> Computation:
-    """`(<W,<train_data=E*,test_data=E*>> -> metrics)`, those that the user's functions return."""
+    """`(<W,<train_data=E*,test_data=E*>> -> metrics)`: by name, the metrics that the user's functions return.
+
+    Args:
+        ways: by name a function that makes a function, as for `build_personalization_eval_computation`.
+    """
     if not callable(baseline_evaluate_fn):
         raise TypeMismatch(
             f"baseline_evaluate_fn is a function of a model and its test data, not {brief(baseline_evaluate_fn)}; "
@@ -169,13 +178,14 @@ def _build_by_functions(model: PureModel, ways: Mapping[str, Any], baseline_eval
 
 
 def _example_of(batch_type: TensorType) -> TensorType:
+    """The type of one example, without the first axis of the batch's tensor."""
     if not batch_type.sizes:
         raise TypeMismatch(f"a batch holds {batch_type}, which is not divided into examples")
     return TensorType(batch_type.dtype, batch_type.sizes[1:])
 
 
-def _adaptation(way: OptimizerLike | Computation, model: PureModel) -> Callable:
-    """A function, traced at a client: (W, B*) -> (W, int64: the client's count if its work is not finite)."""
+def _build_adaptation(way: OptimizerLike | Computation, model: PureModel) -> Callable:
+    """A function, traced at a client: (W, B*) -> (the adapted W, 1 if the adaptation is not finite, else 0: int64)."""
     if isinstance(way, Computation):
         not_finite = tf_computation(model.weights_type)(lambda weights: count_unless(all_finite(weights)))
 

@@ -9,7 +9,14 @@ import tensorflow as tf
 from fedcore.aggregators import AggregationFactory
 from fedcore.computation import tf_computation
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.learning.algorithms.client_work import ClientWork, Steps, client_steps, descend, initial_hyperparameters
+from fedcore.learning.algorithms.client_work import (
+    ClientWork,
+    Steps,
+    begin_without_optimizer,
+    client_steps,
+    descend,
+    initial_hyperparameters,
+)
 from fedcore.learning.algorithms.fed_avg import federated_averaging
 from fedcore.learning.algorithms.fed_eval import build_loss
 from fedcore.learning.models import ModelWeights, trace_model
@@ -22,12 +29,12 @@ from fedcore.scalars import real_number
 from fedcore.templates import MeasuredProcess
 
 _SMALLEST_LOSS = 1e-10
-"""Is added to a client's loss, whose power q - 1 is finite then; the authors' program does so too."""
+"""Added to a client's loss, so that the power q - 1 of a loss of 0 is finite, as in the authors' program."""
 
 
 @attrs.frozen
 class _Update:
-    """-Δ_k and h_k of the paper."""
+    """-Δ_k of the paper, of the form of U, and h_k, a float32."""
 
     change: Any
     scale: Any
@@ -83,13 +90,11 @@ def build_q_fed_avg(
 
     initialize = initial_hyperparameters({"learning_rate": client_learning_rate})
 
-    def begin(initial: ModelWeights) -> Steps:
-        return Steps(initial, model.initial_metrics())
-
     def step(carry: Steps, batch: TensorStructure, weights: ModelWeights, sent: dict) -> Steps:
         return descend(model, carry, batch, weights, sent["learning_rate"])
 
     def finish(initial: ModelWeights, carry: Steps, sent: dict, second: tf.Tensor) -> TrainingResult:
+        # `second` is F_k, the loss at the weights that were sent; NaN makes the client count for nothing.
         loss = tf.where(second < 0, float("nan"), second + _SMALLEST_LOSS) if fairness else tf.constant(1.0)
         lipschitz, power = 1.0 / sent["learning_rate"], loss**fairness
         change = roles.difference(carry.weights, initial)
@@ -102,7 +107,8 @@ def build_q_fed_avg(
         return finite_or_nothing(update, *weight_and_report(model, client_weighting, carry.metrics))
 
     sent_type = initialize.type_signature.result
-    train = client_steps(model, begin, step, finish, second_pass=build_loss(model), sent=sent_type)
+    begin, second_pass = begin_without_optimizer(model), build_loss(model)
+    train = client_steps(model, begin, step, finish, second_pass=second_pass, sent=sent_type)
     joined_type: Any = train.type_signature.result
     weights_type: Any = model.weights_type
 

@@ -8,15 +8,9 @@ import tensorflow as tf
 
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.intrinsics import (
-    federated_broadcast,
-    federated_map,
-    federated_mean,
-    federated_sum,
-    federated_zip,
-)
+from fedcore.intrinsics import federated_broadcast, federated_map, federated_mean, federated_sum, federated_zip
 from fedcore.ir import Value
-from fedcore.learning.algorithms.client_work import Steps, client_steps, descend
+from fedcore.learning.algorithms.client_work import Steps, begin_without_optimizer, client_steps, descend
 from fedcore.learning.algorithms.fed_avg import build_server_work
 from fedcore.learning.algorithms.server_work import ServerWork
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
@@ -33,48 +27,67 @@ from fedcore.types import CLIENTS, FederatedType, Type
 
 @attrs.frozen
 class _Result:
+    """The result of a client's work.
+
+    Args:
+        client: a `TrainingResult`.
+        state: the client's next control variate.
+        change: the next control variate minus the one before, which the server adds up.
+    """
+
     client: Any
     state: Any
     change: Any
 
 
 def _zero_control(model: PureModel) -> tuple:
+    """A control variate of zeros: a tensor for each trainable weight."""
     return tuple(tf.zeros_like(w) for w in model.initial_changing_weights().trainable)
 
 
 def _build_training(model: PureModel, weighting: Weighting, work_type: Any) -> Computation:
-    """The computation `(<W,S,C,B*> -> _Result)`: gradient descent whose gradients the controls correct."""
+    """The computation `(<W,S,C,B*> -> _Result)`: gradient descent whose gradients the controls correct.
+
+    Args:
+        work_type: S, `state.client_work`: <learning_rate=float32,control=C>, with the server's control variate.
+    """
     roles = model.weight_roles
 
-    def begin(initial: ModelWeights) -> Steps:
-        return Steps(initial, model.initial_metrics())
-
     def step(
-        carry: Steps, batch: TensorStructure, weights: ModelWeights, work: dict, own: tuple[tf.Tensor, ...]
+        carry: Steps, batch: TensorStructure, weights: ModelWeights, work: dict, client_control: tuple[tf.Tensor, ...]
     ) -> Steps:
         def correct(gradients: tuple, current: ModelWeights) -> tuple:
-            return tuple(g - ci + c for g, ci, c in zip(gradients, own, work["control"], strict=True))
+            return tuple(g - ci + c for g, ci, c in zip(gradients, client_control, work["control"], strict=True))
 
         return descend(model, carry, batch, weights, work["learning_rate"], correct)
 
-    def finish(initial: ModelWeights, carry: Steps, work: dict, own: tuple[tf.Tensor, ...]) -> _Result:
+    def finish(initial: ModelWeights, carry: Steps, work: dict, client_control: tuple[tf.Tensor, ...]) -> _Result:
         update = roles.difference(carry.weights, initial)
         result = finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
         steps = tf.cast(carry.metrics["num_batches"][0], tf.float32)
-        learned = (steps > 0) & (result.weight > 0)
-        parts = zip(own, work["control"], result.update.trainable, strict=True)
+        # A rate of 0, which a schedule may set, moves no weights and so tells nothing of the gradients.
+        learned = (steps > 0) & (result.weight > 0) & (work["learning_rate"] > 0)
+        parts = zip(client_control, work["control"], result.update.trainable, strict=True)
         new_control = tuple(
             tf.where(learned, ci - c - u / tf.cast(tf.maximum(steps, 1.0) * work["learning_rate"], u.dtype), ci)
             for ci, c, u in parts
         )
-        return _Result(result, new_control, tuple(a - b for a, b in zip(new_control, own, strict=True)))
+        change = tuple(new - old for new, old in zip(new_control, client_control, strict=True))
+        return _Result(result, new_control, change)
 
-    return client_steps(model, begin, step, finish, work=work_type, own=work_type["control"])
+    begin, control_type = begin_without_optimizer(model), work_type["control"]
+    return client_steps(model, begin, step, finish, work=work_type, client_control=control_type)
 
 
 def _build_round(
     model: PureModel, server: ServerWork, train: Computation, move: Computation, state_type: Type
 ) -> Computation:
+    """`next` of the process.
+
+    Args:
+        train: see `_build_training`.
+        move: (<S,sum of the changes of the clients' controls> -> S): the server's control after a round.
+    """
     _, _, control, batches = (p.type for p in train.module.main.parameters)
 
     @federated_computation(state_type, FederatedType(batches, CLIENTS), FederatedType(control, CLIENTS))
@@ -118,7 +131,8 @@ def build_scaffold(
         client_weighting: of the changes of the weights. Default: all alike, as in the paper.
     Returns:
         A process; a client's state begins with zeros. A client without examples, or whose change is not finite, keeps
-        its state. A round without clients leaves the weights and the server's control as they were.
+        its state, and so do all clients in a round of rate 0. A round without clients leaves the weights and the
+        server's control as they were.
     Raises:
         FedcoreError: `num_clients` is less than 1, or the rate is not greater than 0.
     Source:

@@ -68,8 +68,8 @@ class ClientMetrics:
                 the better the greater they are.
         """
         k, monitor, values = whole_number("k", k, at_least=0), Monitor(name, mode), self.values(name)
-        is_greater_better = monitor.is_better(1.0, than=0.0)
-        ordered = sorted(values, key=lambda i: (values[i] if is_greater_better else -values[i], str(i)))
+        sign = 1 if monitor.direction == "maximize" else -1
+        ordered = sorted(values, key=lambda client_id: (sign * values[client_id], str(client_id)))
         return {client_id: values[client_id] for client_id in ordered[:k]}
 
     def to_pandas(self) -> "pandas.DataFrame":

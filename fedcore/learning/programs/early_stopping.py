@@ -51,7 +51,7 @@ class EarlyStopping(Callback):
     ) -> None:
         self._monitor = Monitor(monitor, mode, real_number("min_delta", min_delta))
         self._patience = whole_number("patience", patience, at_least=0)
-        self._baseline = _checked_baseline(baseline)
+        self._baseline = _check_baseline(baseline)
         self._restores_best = restore_best_weights
         self._start_from_round = whole_number("start_from_round", start_from_round)
         self._waited = 0
@@ -99,7 +99,8 @@ class EarlyStopping(Callback):
         self._best_weights = None if state["weights"] is None else ModelWeights(*state["weights"])
 
 
-def _checked_baseline(value: Any) -> float | None:
+def _check_baseline(value: Any) -> float | None:
+    """The user's baseline as a number of Python, or None; refuses NaN and what is no number."""
     baseline = python_scalar(value)
     if baseline is not None and not is_number(baseline):
         raise TypeMismatch(f"baseline is a number or None, not {brief(value)}")

@@ -75,6 +75,7 @@ class ModelCheckpoint(Callback):
             self._monitor.check_was_there(self.training.history.rows)
 
     def _path_of(self, logs: dict[str, Any]) -> Path:
+        """The path of a round's model, with the round's logs in the place of names in braces."""
         try:
             return Path(self._path.format(**logs))
         except KeyError as error:
@@ -84,15 +85,16 @@ class ModelCheckpoint(Callback):
             ) from None
 
     def _write(self, path: Path) -> None:
+        """Saves the model under another name first, so that a crash leaves no half of a file at the path."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{secrets.token_hex(16)}.keras")
+        aside_path = path.with_name(f".{secrets.token_hex(16)}.keras")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # Keras 3.15 calls numpy 2.4 in an older way
-                self._model.save(aside)
-            write_whole(path, aside.read_bytes())
+                self._model.save(aside_path)
+            write_whole(path, aside_path.read_bytes())
         finally:
-            aside.unlink(missing_ok=True)
+            aside_path.unlink(missing_ok=True)
 
     def get_state(self) -> Any:
         return {"best": self._monitor.best}

@@ -7,10 +7,11 @@ from typing import Any
 from fedcore.errors import InvalidValue, NotFound, brief
 from fedcore.ir.locations import warn_user
 
-_GREATER_IS_BETTER = ("acc", "auc", "precision", "recall", "f1")
+_GREATER_IS_BETTER = ("acc", "auc", "precision", "recall", "f1")  # parts of the names of such metrics
 
 
 def is_number(value: Any) -> bool:
+    """Whether a value of a row is a number of Python, not a bool, a text or a list."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -27,14 +28,14 @@ class Monitor:
         if mode not in ("auto", "min", "max"):
             raise InvalidValue(f"mode is auto, min or max, not {brief(mode)}")
         self.metric = metric
-        self._greater = mode == "max" or (mode == "auto" and any(word in metric for word in _GREATER_IS_BETTER))
+        self._maximizes = mode == "max" or (mode == "auto" and any(word in metric for word in _GREATER_IS_BETTER))
         self._min_delta = abs(min_delta)
         self.best: float | None = None
 
     @property
     def direction(self) -> str:
         """`maximize` or `minimize`."""
-        return "maximize" if self._greater else "minimize"
+        return "maximize" if self._maximizes else "minimize"
 
     def value(self, logs: Mapping[str, Any]) -> float | None:
         """The metric; None where the round was not evaluated, or had no examples: its loss of 0 measures nothing.
@@ -66,8 +67,8 @@ class Monitor:
             return False
         if than is None:
             return True
-        return value - self._min_delta > than if self._greater else value + self._min_delta < than
+        return value - self._min_delta > than if self._maximizes else value + self._min_delta < than
 
     def reaches(self, value: float, target: float) -> bool:
         """Whether a value is as good as a target; NaN never is."""
-        return value >= target if self._greater else value <= target
+        return value >= target if self._maximizes else value <= target

@@ -35,6 +35,7 @@ _QUANTILES = (0.1, 0.5, 0.9)
 
 _INCHES_PER_CHARACTER = 0.068  # width of the legend's text, at its font size of 9
 _LEGEND_ROWS = 14  # so many rows are as high as one diagram; more trainings get a further column
+_OptionalPath = str | os.PathLike | None
 _Points = dict[int, tuple[float, float]]
 """By round: (place on the horizontal axis, value of the metric)."""
 
@@ -79,7 +80,7 @@ def plot_histories(
     groups = {str(label): _as_group(entry) for label, entry in histories.items()}
     rows = [row for group in groups.values() for history in group for row in history]
     if not any(groups.values()):
-        raise InvalidValue("there are no histories to draw_history")
+        raise InvalidValue("there are no histories to draw")
     if metrics is None:
         evaluated = [f"val_{name}" for name in measures(rows) if any(f"val_{name}" in row for row in rows)]
         metrics = evaluated or measures(rows)
@@ -108,9 +109,7 @@ def plot_histories(
     return _finish(figure, axes, path, over, x_label)
 
 
-def draw_history(
-    history: History, path: str | os.PathLike | None, metrics: Sequence[str] | None, over: str
-) -> "Figure":
+def draw_history(history: History, path: _OptionalPath, metrics: Sequence[str] | None, over: str) -> "Figure":
     """Draws one training, as `History.plot` says: a training metric and its evaluation share a diagram."""
     x_label = _axis_label(over)
     names = list(metrics) if metrics is not None else measures(history.rows)
@@ -220,12 +219,12 @@ def _draw_group(axis: "Axes", group: Sequence[History], name: str, over: str, **
     values = points_of_all[:, :, 1]
     low, middle, high = np.quantile(values, _QUANTILES, axis=0) if len(curves) > 1 else [values[0]] * 3
     x = points_of_all[:, :, 0].mean(0)
-    (line,) = axis.plot(x, middle, linewidth=1.8, markersize=4, **_point_marker(len(x)) | style)
+    (line,) = axis.plot(x, middle, linewidth=1.8, markersize=4, **_marker(len(x)) | style)
     if len(curves) > 1:
         axis.fill_between(x, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
 
 
-def _point_marker(points: int) -> dict[str, str]:
+def _marker(points: int) -> dict[str, str]:
     """A marker for a line of a single point, which cannot be seen without one."""
     return {"marker": "o"} if points == 1 else {}
 
@@ -239,9 +238,7 @@ def _draw_quantiles(
         return
     x = [place for place, _ in points]
     quantiles = np.array([np.atleast_1d(values) for _, values in points])
-    lines = axis.plot(
-        x, quantiles, linewidth=0.8, markersize=4, color=color, alpha=0.7, **_point_marker(len(x)) | style
-    )
+    lines = axis.plot(x, quantiles, linewidth=0.8, markersize=4, color=color, alpha=0.7, **_marker(len(x)) | style)
     lines[0].set_label(label)
     axis.fill_between(x, quantiles.min(1), quantiles.max(1), color=color, alpha=0.12, linewidth=0)
 
@@ -266,9 +263,7 @@ def _prepare(axis: "Axes", title: str) -> None:
     axis.spines["bottom"].set_color("#cfd5da")
 
 
-def _finish(
-    figure: "Figure", axes: "NDArray[np.object_]", path: str | os.PathLike | None, over: str, x_label: str
-) -> "Figure":
+def _finish(figure: "Figure", axes: "NDArray[np.object_]", path: _OptionalPath, over: str, x_label: str) -> "Figure":
     """Formats the horizontal axes, labels the lowest one, and writes the figure to the path, if there is one.
 
     Raises:

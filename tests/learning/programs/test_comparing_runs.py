@@ -88,6 +88,11 @@ def test_columns_of_callbacks_have_no_evaluation(process, data, evaluation, caps
     assert "0.6" in lines[1].split()
 
 
+def test_a_progress_bar_has_a_line_every_round_or_less_often():
+    with pytest.raises(InvalidValue, match="every is a whole number, 1 or more, not 0"):
+        programs.ProgressBar(every=0)
+
+
 # Diagrams.
 
 
@@ -191,6 +196,12 @@ def test_what_a_callback_adds_is_no_metric_of_clients():
     loss, epsilon = history(val_loss=[2.0] * 4, epsilon=[0.1, 0.2, 0.3, 0.4]).plot().axes
     assert len(loss.lines) == 2
     assert epsilon.get_legend() is None
+
+
+def test_names_of_histories_may_be_numbers():
+    pytest.importorskip("matplotlib")
+    figure = programs.plot_histories({0.1: history(), 1: history(slope=2.0)}, metrics=["loss"])
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["0.1", "1"]
 
 
 def test_only_histories_are_drawn():

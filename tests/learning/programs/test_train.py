@@ -555,6 +555,7 @@ def test_the_history_as_a_table(process, data):
     assert history[-1] == history.rows[-1]
     assert table.columns[-1] == "seconds"
     assert programs.History().to_pandas().empty
+    assert programs.History([{"round": 1, "loss": 2.0}]).to_pandas()["seconds"].isna().all()
 
 
 def test_the_history_as_plots(process, data, tmp_path):
