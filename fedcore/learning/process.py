@@ -280,9 +280,9 @@ def _check_function(role: str, fn: object, state: Type, gives: Type | None = Non
         gives: the type that a computation of a second value returns. None: it takes the state alone, and returns
             anything.
     """
-    if fn is not None and not callable(fn):
-        raise TypeMismatch(f"LearningProcess: {role} is a computation or a function, not {brief(fn)}")
-    if not isinstance(fn, Computation):
+    if fn is None or not isinstance(fn, Computation):
+        if fn is not None and not callable(fn):
+            raise TypeMismatch(f"LearningProcess: {role} is a computation or a function, not {brief(fn)}")
         return fn
     parameters = fn.module.main.parameters
     if len(parameters) != (1 if gives is None else 2):
