@@ -65,10 +65,10 @@ class AsynchronousProcess(LearningProcess):
                 f"AsynchronousProcess: {label('next_fn', next_fn)} takes a LearningAlgorithmState, data, and the "
                 f"models that clients began from; it has the type {next_fn.type_signature}"
             )
-        wanted, have = FederatedType(client_start_type(state["global_model_weights"]), CLIENTS), parameters[2].type
-        if not fits(wanted, have):
+        starts, taken = FederatedType(client_start_type(state["global_model_weights"]), CLIENTS), parameters[2].type
+        if not fits(starts, taken):
             title = f"AsynchronousProcess: {label('next_fn', next_fn)} takes no models that clients began from"
-            raise TypeMismatch(explain(title, wanted, have, have_label="ClientStart", want_label="next_fn"))
+            raise TypeMismatch(explain(title, starts, taken, have_label="ClientStart", want_label="next_fn"))
 
 
 def client_start_type(weights: Type) -> Type:

@@ -90,6 +90,7 @@ def _check_client_states(next_fn: Computation, initial: Computation) -> None:
             f"fc.learning.ClientStateOutput(state, metrics, client_states); it has the type {next_fn.type_signature}"
         )
     expected = FederatedType(client_state, CLIENTS)
+    # A round has to accept the states that `initial` makes, and to return states that it accepts in the next one.
     for part, have in (("takes", parameters[2].type), ("returns", result.types[2])):
         if not fits(expected if part == "takes" else have, have if part == "takes" else expected):
             title = f"{name}: {label('next_fn', next_fn)} {part} other client states than initial_client_state makes"

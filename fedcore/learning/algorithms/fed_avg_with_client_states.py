@@ -185,7 +185,7 @@ def client_state_averaging(
         client_work, change = state.client_work, joined.result
         if work.conclude is not None:
             client_work, change = federated_map(work.conclude, (client_work, change))
-        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, change))
+        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, change))  # <O,U>
         reported = {"train": results.client.metrics, **{name: getattr(results, name) for name in reports}}
         metrics = {name: server.aggregate_metrics(report)[1] for name, report in reported.items()}
         new_state = next_state(

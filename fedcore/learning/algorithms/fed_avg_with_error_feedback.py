@@ -111,7 +111,7 @@ def build_fed_avg_with_error_feedback(
         messages = federated_map(lambda code, weight: message((code, weight)), (codes, results.weight))
         decoded = federated_map(lambda pair: codec.decode(pair[0], ()), messages)
         mean = federated_mean(decoded, federated_map(lambda pair: pair[1], messages))
-        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean))
+        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean))  # <O,U>
         _, train_metrics = server.aggregate_metrics(results.metrics)
         new_state = next_state(
             state,
@@ -119,9 +119,8 @@ def build_fed_avg_with_error_feedback(
             client_work=federated_map(work.advance, state.client_work),
             finalizer=updated[0],
         )
-        return ClientStateOutput(
-            new_state, round_metrics(client_work=federated_zip({"train": train_metrics})), left_out
-        )
+        metrics = round_metrics(client_work=federated_zip({"train": train_metrics}))
+        return ClientStateOutput(new_state, metrics, left_out)
 
     return server.process(
         initialize, next_round, initial_client_state, kind=ClientStateProcess, client_work=work.hyperparameters

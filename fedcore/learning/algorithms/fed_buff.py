@@ -100,7 +100,7 @@ def build_fed_buff(
         results: Any = federated_map(work.train, (weights, hyperparameters, data))
         updates = federated_map(lambda update, start: scale(update, start.staleness), (results.update, client_starts))
         mean = aggregator.next(state.aggregator, updates, results.weight)
-        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean.result))
+        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean.result))  # <O,U>
         _, metrics = server.aggregate_metrics(results.metrics)
         new_state = next_state(
             state,

@@ -198,16 +198,15 @@ def build_fed_df(
         changes = gather_rows(federated_zip(_Change(results.update, results.weight)), change_type, join_rows)
         averaged = federated_map(server.update, (state.finalizer, start, federated_map(average, changes)))
         constants = federated_value(server_data, SERVER), federated_value(frozen, SERVER)
-        distilled = federated_map(distil, (averaged[1], start, changes, *constants))
+        # `averaged` is <O,U>: the mean of the clients' models, by a server optimizer that adds it.
+        distilled = federated_map(distil, (averaged[1], start, changes, *constants))  # <U,mean loss>
         _, metrics = server.aggregate_metrics(results.metrics)
         new_state = next_state(state, global_model_weights=distilled[0], finalizer=averaged[0])
-        return LearningProcessOutput(
-            new_state,
-            round_metrics(
-                client_work=federated_zip({"train": metrics}),
-                finalizer=federated_zip({"distillation_loss": distilled[1]}),
-            ),
+        measured = round_metrics(
+            client_work=federated_zip({"train": metrics}),
+            finalizer=federated_zip({"distillation_loss": distilled[1]}),
         )
+        return LearningProcessOutput(new_state, measured)
 
     return server.process(initialize, next_round, client_work=work.hyperparameters)
 

@@ -75,7 +75,8 @@ def build_fed_multi_model_eval(
 
     def run(state: Value, weights: Value, data: Value) -> tuple[Value, Value, None]:
         outputs = {name: work.run(_part(state, name), _part(weights, name), data) for name, work in works.items()}
-        states, metrics = ({name: output[i] for name, output in outputs.items()} for i in (0, 1))
+        states = {name: new_state for name, (new_state, _, _) in outputs.items()}
+        metrics = {name: model_metrics for name, (_, model_metrics, _) in outputs.items()}
         return federated_zip(states), federated_zip(metrics), None
 
     def set_model_weights(state: LearningAlgorithmState, weights: Mapping[str, ModelWeights]) -> LearningAlgorithmState:

@@ -287,9 +287,8 @@ def _build_process(
             client_work=federated_map(work.advance, state.client_work),
             finalizer=federated_zip(tuple(m[0] for m in moved)),
         )
-        return LearningProcessOutput(
-            new_state, round_metrics(client_work=federated_zip({"train": metrics, "clients_by_cluster": counts}))
-        )
+        work_metrics = federated_zip({"train": metrics, "clients_by_cluster": counts})
+        return LearningProcessOutput(new_state, round_metrics(client_work=work_metrics))
 
     return LearningProcess(
         initialize,

@@ -77,7 +77,7 @@ def build_fed_kmeans(
 
     @federated_computation
     def initialize() -> Value:
-        first = federated_eval(start, SERVER)
+        first = federated_eval(start, SERVER)  # <W,<counts=float32[k]>>
         return first_state(
             first[0],
             first[1],

@@ -234,7 +234,7 @@ def build_mime_lite_with_optimizer_schedule(
         weights, distributor_state, distributor_metrics = distribute(model_distributor, state)
         results = federated_map(train, (whole_weights(model, weights), federated_broadcast(base_state), data))
         mean_change, gradients, aggregator, measurements = aggregation.next(state.aggregator, results)
-        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean_change))
+        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean_change))  # <O,U>
         _, train_metrics = server.aggregate_metrics(results.client.metrics)
         new_state = next_state(
             state,
@@ -261,9 +261,8 @@ def _build_rate_setter(base: Optimizer, learning_rate_fn: Callable) -> Callable:
 
     @tf_computation
     def set_rate(state: TensorStructure, round_number: tf.Tensor) -> TensorStructure:
-        return base.set_hparams(
-            state, {"learning_rate": scheduled_rate("learning_rate_fn", learning_rate_fn, round_number)}
-        )
+        rate = scheduled_rate("learning_rate_fn", learning_rate_fn, round_number)
+        return base.set_hparams(state, {"learning_rate": rate})
 
     return set_rate
 

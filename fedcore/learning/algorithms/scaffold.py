@@ -95,7 +95,7 @@ def _build_round(
         sent = federated_broadcast(federated_zip((state.global_model_weights, state.client_work)))
         results = federated_map(train, (whole_weights(model, sent[0]), sent[1], client_states, data))
         mean = federated_mean(results.client.update, results.client.weight)
-        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean))
+        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean))  # <O,U>
         _, train_metrics = server.aggregate_metrics(results.client.metrics)
         new_state = next_state(
             state,

@@ -77,7 +77,7 @@ class ServerWork:
 
         @federated_computation
         def initialize() -> Value:
-            first = federated_eval(self.start, SERVER)
+            first = federated_eval(self.start, SERVER)  # <U,O>
             return first_state(
                 first[0],
                 first[1],

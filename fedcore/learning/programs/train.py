@@ -401,7 +401,7 @@ def _build_evaluation(
 
 def evaluate_state(evaluation: LearningProcess, data: "ClientData", state: Any) -> dict[str, Any]:
     """The metrics of a state's global model over all clients, as Python's numbers and lists."""
-    compute = _build_evaluation(evaluation, data, None, 0)
+    compute = _build_evaluation(evaluation, data, clients=None, seed=0)
     assert compute is not None
     return plain_metrics(compute(state, 0))
 
