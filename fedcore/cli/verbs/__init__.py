@@ -34,7 +34,7 @@ SUMMARIES = {
     "tune": "Measures strategies, writes a pinned plan.",
     "verify": "Checks that files hold valid modules.",
 }
-"""What `fedcore --help` says of each verb of fedcore, without importing it."""
+"""For each verb of fedcore the line of `fedcore --help`, which does not import the verb."""
 
 _MODULES = {"eval": "evaluate", "list": "list_runs", "show": "show_run", "show-values": "show_values"}
 """The modules of verbs that are not named as the verb; the command of a module has the module's name."""
@@ -47,7 +47,7 @@ def all_verbs() -> list[str]:
 
 
 def summary(verb: str) -> str:
-    """What `fedcore --help` says of a verb of `all_verbs`."""
+    """The line of `fedcore --help` about a verb of `all_verbs`."""
     if verb in SUMMARIES:
         return SUMMARIES[verb]
     command = load_verb(verb)
