@@ -28,7 +28,7 @@ class AdaptiveQuantization(AdaptiveEncoder):
     def encode(self, value: tf.Tensor, seed: tf.Tensor, state: tf.Tensor) -> tuple[Integers, tf.Tensor]:  # type: ignore[override]
         flat = real_vector(value)
         bits = tf.cast(tf.round(state), tf.int32)
-        levels, side = levels_between_bounds(flat, seed, _most(bits), "stochastic")
+        levels, side = levels_between_bounds(flat, seed, _largest_level(bits), "stochastic")
         return Integers(levels, bits), side
 
     def decode(  # type: ignore[override]
@@ -39,18 +39,18 @@ class AdaptiveQuantization(AdaptiveEncoder):
         return from_real_vector(flat, spec)
 
     def update_state(self, state: tf.Tensor, code: tuple[Integers, tf.Tensor], value: tf.Tensor) -> tf.Tensor:
-        """One bit more divides the squared error by four."""
+        """The bits that would have met the target with this value: one bit more divides the squared error by four."""
         integers, side = code
         flat = real_vector(value)
         error = between_bounds(integers.values, side, tf.zeros([2], tf.int32), "stochastic") - flat
         squares = tf.reduce_sum(tf.square(flat))
         ratio = tf.reduce_sum(tf.square(error)) / tf.where(squares > 0, squares, 1.0)
-        exact = tf.cast(tf.math.log(tf.maximum(ratio, 1e-12) / self.target_error) / math.log(4.0), tf.float32)
-        target_bits = tf.round(state) + tf.where((squares > 0) & tf.math.is_finite(ratio), exact, 0.0)
+        more_bits = tf.cast(tf.math.log(tf.maximum(ratio, 1e-12) / self.target_error) / math.log(4.0), tf.float32)
+        target_bits = tf.round(state) + tf.where((squares > 0) & tf.math.is_finite(ratio), more_bits, 0.0)
         return tf.clip_by_value(target_bits, 1.0, float(MAX_BITS))
 
 
-def _most(bits: tf.Tensor) -> tf.Tensor:
+def _largest_level(bits: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.bitwise.left_shift(1, bits) - 1, tf.float32)
 
 

@@ -69,7 +69,7 @@ def unpack_integers(code: tf.Tensor, shape: tuple[int, ...], bits: int | tf.Tens
     """The integers of a code, of a static shape.
 
     Args:
-        bits: a number; anything else, where the code says it.
+        bits: a Python number; or a tensor, which is ignored: the first 8 bits of such a code have the number.
     """
     count = math.prod(shape)
     if isinstance(bits, int) and bits == 8:
@@ -101,7 +101,10 @@ def packed_fields(values: tf.Tensor, widths: tf.Tensor, capacity_words: int) -> 
 def sums_before(numbers: tf.Tensor, products: int = 2) -> tf.Tensor:
     """For each of int32 numbers the sum of those before it. Products with a triangle are faster than `tf.cumsum`.
 
-    The numbers are less than 2**12, since float32 holds the sum of 4096; with one product, less than 2**18.
+    Args:
+        numbers: int32 vector, each less than 2**12, since float32 holds the sum of 4096 of them; with one product, each
+            less than 2**18, since it adds 64 of them.
+        products: how many levels of sums are products, the others by `tf.cumsum`.
     """
     count, row = int(numbers.shape[0]), 64
     if count <= row or not products:
@@ -117,7 +120,12 @@ Words = tuple[tf.Tensor, tf.Tensor]
 
 
 def words_at(values: tf.Tensor, starts: tf.Tensor) -> Words:
-    """The words of unsigned numbers in int32, each from a bit on."""
+    """The words of a code that hold some of its fields.
+
+    Args:
+        values: int32 [n], unsigned numbers.
+        starts: int32 [n], the number of the code's bit at which each begins; it may reach into the next word.
+    """
     unsigned = tf.bitcast(values, tf.uint32)
     shift = tf.bitcast(tf.bitwise.bitwise_and(starts, 31), tf.uint32)
     first = tf.bitwise.left_shift(unsigned, shift)
@@ -127,7 +135,12 @@ def words_at(values: tf.Tensor, starts: tf.Tensor) -> Words:
 
 
 def code_of_words(parts: list[Words], bits: tf.Tensor, capacity_words: int) -> tf.Tensor:
-    """The code of words that do not overlap."""
+    """The code whose bits are the sum of words; no two of their fields overlap.
+
+    Args:
+        bits: int32 scalar, the number of bits for the header.
+        capacity_words: of 32 bits, behind the header.
+    """
     words = tf.concat([tf.reshape(bits, [1]), *(part[0] for part in parts)], 0)
     places = tf.concat([[-1], *(part[1] for part in parts)], 0) + 1
     total = tf.math.unsorted_segment_sum(words, places, capacity_words + 2)

@@ -24,23 +24,28 @@ from fedcore.errors import TypeMismatch
 
 
 class _Chain:
-    """The work of both kinds of chains. A code is the last encoder's, and the other tensors of those before it."""
+    """The encoding and decoding of both kinds of chains.
+
+    A code is a tuple: the last encoder's code; then for each encoder before it, in order, the parts of its code without
+    the first tensor (`parts_of`). `states` has a state for each encoder, () if it has none.
+    """
 
     def __init__(self, encoders: tuple[Encoder, ...]) -> None:
         self.encoders = encoders
-        self._known: dict[tuple, list[CodeStructure]] = {}
+        self._structures_by_spec: dict[tuple, list[CodeStructure]] = {}
 
     def _structures(self, spec: tf.TensorSpec) -> list[CodeStructure]:
-        """The structures of the codes between the encoders."""
+        """The structures of the codes of all encoders but the last, for a chain's values of a dtype and shape."""
         key = spec.dtype, tuple(spec.shape)
-        if key not in self._known:
+        if key not in self._structures_by_spec:
             structures: list[CodeStructure] = []
             for encoder in self.encoders[:-1]:
                 structures.append(CodeStructure(encoder, structures[-1].first if structures else spec))
-            self._known[key] = structures
-        return self._known[key]
+            self._structures_by_spec[key] = structures
+        return self._structures_by_spec[key]
 
     def _encode(self, value: tf.Tensor, seed: tf.Tensor, states: Sequence) -> tuple[Any, tuple]:
+        """(code, next state of each encoder)."""
         others, next_states = [], []
         for i, (encoder, state) in enumerate(zip(self.encoders, states, strict=True)):
             code, state = encode_tensor(encoder, value, seed_at(seed, i), state)

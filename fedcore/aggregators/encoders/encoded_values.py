@@ -62,7 +62,7 @@ EncoderFn: TypeAlias = Encoder | Callable[[tf.TensorSpec], Encoder | SpecEncoder
 """The encoder of each tensor of a value; an encoder stands for that of large float tensors."""
 
 
-def _chosen(encoder_fn: Callable, spec: tf.TensorSpec, who: str) -> Encoder:
+def _choose_encoder(encoder_fn: Callable, spec: tf.TensorSpec, who: str) -> Encoder:
     """The encoder that a user's function chooses for a tensor; `identity()` for None.
 
     Raises:
@@ -74,23 +74,12 @@ def _chosen(encoder_fn: Callable, spec: tf.TensorSpec, who: str) -> Encoder:
     return encoder
 
 
-def value_codec(encoder_fn: EncoderFn, value_type: Type, who: str) -> ValueCodec:
-    """The codec of a value: each of its tensors has the encoder that the function chooses for it.
+def _choose_encoders(encoder_fn: EncoderFn, specs: list[tf.TensorSpec], who: str) -> list[Encoder]:
+    """The encoder of each tensor of a value; warns the user if an encoder for large tensors fits none of them.
 
     Raises:
-        TypeMismatch: the shape of a tensor is not known, or the function returns no encoder.
+        TypeMismatch: `encoder_fn` is neither an encoder nor a function that returns one.
     """
-    types = tensor_leaves(value_type)
-    if not all(is_static(t.shape) and t.dtype.name != "str" for t in types):
-        raise TypeMismatch(f"{who} encodes tensors of known shapes and no text, not {value_type}")
-    structure: list = []
-
-    @tf_computation(value_type)
-    def _(value: TensorStructure) -> TensorStructure:
-        structure.append(value)
-        return value
-
-    specs = [tf.TensorSpec(t.shape, t.dtype) for t in tf.nest.flatten(structure[0])]
     if isinstance(encoder_fn, Encoder):
         encoder_fn = LargeFloats(encoder_fn)
     elif not callable(encoder_fn):
@@ -101,7 +90,27 @@ def value_codec(encoder_fn: EncoderFn, value_type: Type, who: str) -> ValueCodec
             f"{who} encodes nothing: its encoder is for float tensors of more than {encoder_fn.threshold:,} elements, "
             f"and the largest tensor has {largest:,}\n  fix: encoder_fn=lambda spec: encoder encodes every tensor"
         )
-    encoders = [_chosen(encoder_fn, spec, who) for spec in specs]
+    return [_choose_encoder(encoder_fn, spec, who) for spec in specs]
+
+
+def value_codec(encoder_fn: EncoderFn, value_type: Type, who: str) -> ValueCodec:
+    """The codec of a value: each of its tensors has the encoder that the function chooses for it.
+
+    Raises:
+        TypeMismatch: the shape of a tensor is not known, or the function returns no encoder.
+    """
+    types = tensor_leaves(value_type)
+    if not all(is_static(t.shape) and t.dtype.name != "str" for t in types):
+        raise TypeMismatch(f"{who} encodes tensors of known shapes and no text, not {value_type}")
+    structure: list = []  # of one traced value, whose containers and specs are those that graphs get
+
+    @tf_computation(value_type)
+    def _(value: TensorStructure) -> TensorStructure:
+        structure.append(value)
+        return value
+
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in tf.nest.flatten(structure[0])]
+    encoders = _choose_encoders(encoder_fn, specs, who)
     structures = []
     for encoder, spec, (path, _leaf) in zip(encoders, specs, leaves(value_type), strict=True):
         try:

@@ -121,7 +121,7 @@ def initial_state(encoder: Encoder, spec: tf.TensorSpec) -> Any:
 
 
 def encode_tensor(encoder: Encoder, value: tf.Tensor, seed: tf.Tensor, state: Any) -> tuple[Any, Any]:
-    """(code, state after it).
+    """(code, state after it); a state that is not an adaptive encoder's comes back as it is.
 
     Raises:
         TypeMismatch: the dtype is none of the encoder's kind.
@@ -164,9 +164,9 @@ def from_real_vector(vector: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
         pairs = tf.reshape(vector, [*spec.shape, 2])
         return tf.cast(tf.complex(pairs[..., 0], pairs[..., 1]), spec.dtype)
     if spec.dtype.is_integer:
-        most = float(spec.dtype.max)  # of 64 bits, it is above the greatest integer
-        most = most if most <= spec.dtype.max else math.nextafter(most, 0)
-        vector = tf.clip_by_value(tf.round(vector), float(spec.dtype.min), most)
+        largest = float(spec.dtype.max)  # of 64 bits, it is above the greatest integer
+        largest = largest if largest <= spec.dtype.max else math.nextafter(largest, 0)
+        vector = tf.clip_by_value(tf.round(vector), float(spec.dtype.min), largest)
     return tf.cast(tf.reshape(vector, spec.shape), spec.dtype)
 
 
@@ -268,7 +268,11 @@ class CodeStructure:
 
 
 def parts_of(code: Any) -> tuple[tf.Tensor, tuple]:
-    """The first tensor of a code, and what else it needs: the number of its bits, if a tensor has it, and the rest."""
+    """(first tensor of a code, all else that the code holds).
+
+    `CodeStructure.with_first` puts them together again. The other leaves come in order; before them, as `Integers` of
+    8 bits, the number of bits of the first leaf, if that is `Integers` whose number of bits is a tensor.
+    """
     first, *others = tf.nest.flatten(code)
     if isinstance(first, Integers) and not isinstance(first.bits, int):
         others = [Integers(first.bits, 8), *others]
@@ -276,9 +280,9 @@ def parts_of(code: Any) -> tuple[tf.Tensor, tuple]:
 
 
 def tensors_of(code: Any) -> list[tf.Tensor]:
-    """The tensors of a code, one for each leaf."""
-    of = {Integers: lambda leaf: leaf.values, Bits: lambda leaf: leaf.bytes}
-    return [of.get(type(leaf), tf.convert_to_tensor)(leaf) for leaf in tf.nest.flatten(code)]
+    """The tensors of a code, one for each leaf: the numbers of `Integers`, the bytes of `Bits`."""
+    content = {Integers: lambda leaf: leaf.values, Bits: lambda leaf: leaf.bytes}
+    return [content.get(type(leaf), tf.convert_to_tensor)(leaf) for leaf in tf.nest.flatten(code)]
 
 
 def decodes_with_seed(encoder: Encoder, structure: CodeStructure, spec: tf.TensorSpec) -> bool:

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from fedcore.aggregators.encoders.encoder import Encoder, from_real_vector, real_vector
 
-_FACTOR = 32  # of a transform's length: a product with a matrix of this size
-_ROW = 1 << 16
+_FACTOR = 32  # into such factors a transform's length is taken apart: each is a product with a matrix of this size
+_ROW = 1 << 16  # elements whose random signs are drawn; all rows have these signs, times one of their own
 
 
 def block_lengths(length: int) -> list[int]:
@@ -23,7 +23,10 @@ def hadamard_transform(vector: tf.Tensor) -> tf.Tensor:
 
 
 def _transform(block: tf.Tensor) -> tf.Tensor:
-    """The matrix of a product of lengths is the Kronecker product: each step transforms one axis of the factors."""
+    """The product of a block of 2^n elements with its Hadamard matrix, by factors of at most `_FACTOR`.
+
+    The matrix of a product of lengths is the Kronecker product of theirs: each step transforms one axis of the factors.
+    """
     length, dtype = int(block.shape[0]), block.dtype.as_numpy_dtype
     outer = 1
     while outer < length:
@@ -38,6 +41,7 @@ def _transform(block: tf.Tensor) -> tf.Tensor:
 
 
 def _matrix(size: int, dtype: type) -> np.ndarray:
+    """The orthonormal Hadamard matrix of a power of two."""
     matrix: np.ndarray = np.ones((1, 1), dtype)
     while len(matrix) < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])

@@ -10,7 +10,7 @@ from fedcore.aggregators.encoders.encoder import Encoder, from_real_vector, nan_
 from fedcore.aggregators.encoders.uniform_quantization import root_mean_square
 from fedcore.scalars import whole_number
 
-_SWEEPS = 5000
+_SWEEPS = 5000  # at most
 
 
 def normal_codebook(bits: int) -> np.ndarray:

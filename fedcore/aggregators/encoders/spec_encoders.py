@@ -22,6 +22,7 @@ class SpecEncoder:
 
 
 def _bind_spec(encoder: Encoder, spec: object, who: str) -> SpecEncoder:
+    """The encoder with a spec that may be anything which `to_type` takes."""
     require_encoder(encoder, who)
     type_ = to_type(spec)
     if not isinstance(type_, TensorType):

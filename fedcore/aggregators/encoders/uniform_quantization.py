@@ -14,12 +14,14 @@ RMS = "rms"
 
 ROUNDINGS = ("stochastic", "dithered", "nearest")
 _PERIOD = 1 << 16
+"""Elements after which the random offsets repeat: more would take longer than the rounding."""
 _MOST_STEPS = float(1 << 30)
+"""The largest magnitude of a level, in steps, which an int32 holds."""
 
 
 def round_to_levels(scaled: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
     """Floats rounded to whole numbers, still as floats."""
-    return tf.floor(_up(scaled, seed, rounding))
+    return tf.floor(_with_offset(scaled, seed, rounding))
 
 
 def restore_values(levels: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
@@ -28,7 +30,7 @@ def restore_values(levels: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tens
 
 
 def _offset(vector: tf.Tensor, seed: tf.Tensor, rounding: str) -> float | tf.Tensor:
-    """Offsets from 0 to 1 for a vector. They repeat after 2**16 elements: more would take longer than the rounding."""
+    """Offsets from 0 to 1, for each element of a vector one; a whole part of number + offset is the rounded number."""
     if rounding == "nearest":
         return 0.5
     (count,) = vector.shape
@@ -37,7 +39,7 @@ def _offset(vector: tf.Tensor, seed: tf.Tensor, rounding: str) -> float | tf.Ten
 
 
 def root_mean_square(value: tf.Tensor) -> tf.Tensor:
-    """A float; infinite where the squares overflow."""
+    """The root of the mean square of all elements, a scalar; infinite if the squares overflow."""
     return tf.sqrt(2 * tf.nn.l2_loss(value) / max(1, value.shape.num_elements()))
 
 
@@ -64,7 +66,7 @@ class BoundedQuantization(Encoder):
 def levels_between_bounds(
     flat: tf.Tensor, seed: tf.Tensor, most: float | tf.Tensor, rounding: str
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """(levels from 0 to `most`; two floats of the vector's dtype: the least element, the distance of two levels).
+    """(levels from 0 to `most`; side: two floats of the vector's dtype, the least element and the distance of levels).
 
     The levels are uint8 if `most` is a number that fits, else int32.
     """
@@ -74,17 +76,17 @@ def levels_between_bounds(
     is_finite = tf.math.is_finite(tf.reduce_sum(flat) + (high - low))  # a minimum may pass over NaN
     scaled = (flat - low) * tf.math.divide_no_nan(most_steps, high - low)
     dtype = tf.uint8 if isinstance(most, float) and most < 256 else tf.int32
-    levels = tf.cast(tf.minimum(_up(scaled, seed, rounding), most_steps), dtype)
+    levels = tf.cast(tf.minimum(_with_offset(scaled, seed, rounding), most_steps), dtype)
     return levels, tf.where(is_finite, tf.stack([low, (high - low) / most_steps]), math.nan)
 
 
-def _up(scaled: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
+def _with_offset(scaled: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
     """Floats of at least 0 whose whole part is the rounded number."""
     return scaled + _offset(scaled, seed, rounding)
 
 
 def between_bounds(levels: tf.Tensor, side: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
-    """The floats of levels, in the dtype of the side."""
+    """The floats of levels, in the dtype of the side (see `levels_between_bounds`)."""
     return restore_values(tf.cast(levels, side.dtype), seed, rounding) * side[1] + side[0]
 
 
@@ -105,7 +107,7 @@ class StepQuantization(Encoder):
             per_step = tf.math.divide_no_nan(tf.ones([], step.dtype), step)  # 0 for a denormal one
             return tf.cast(round_to_levels(flat * per_step, seed, self.rounding), tf.int32), step
         levels = tf.clip_by_value(round_to_levels(flat / self.step, seed, self.rounding), -_MOST_STEPS, _MOST_STEPS)
-        return tf.cast(levels, tf.int32), nan_unless_finite(rms) * 0
+        return tf.cast(levels, tf.int32), nan_unless_finite(rms) * 0  # 0, or NaN by which all decodes to NaN
 
     def decode(self, code: tuple[tf.Tensor, tf.Tensor], seed: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
         levels, side = code
