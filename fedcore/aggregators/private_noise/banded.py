@@ -61,27 +61,32 @@ def optimal_coefficients(rounds: int, bands: int) -> tuple[float, ...]:
     bands = min(bands, rounds)
     k = np.arange(1, bands)
     start = np.cumprod((2 * k - 1) / (2 * k))
-    coefficients = _minimise(lambda tail: _error(np.concatenate([[1.0], tail]), rounds), start)
+    coefficients = _minimise(lambda tail: _log_error(np.concatenate([[1.0], tail]), rounds), start)
     c = np.concatenate([[1.0], coefficients])
     return tuple((c / np.linalg.norm(c)).tolist())
 
 
 def mean_square_error(coefficients: ArrayLike, rounds: int) -> float:
     """The mean square of the noise of the prefix sums, for z of standard deviation 1 and one participation."""
-    return float(np.exp(_error(np.asarray(coefficients, np.float64), rounds)[0]) / rounds)
+    return float(np.exp(_log_error(np.asarray(coefficients, np.float64), rounds)[0]) / rounds)
 
 
-def _error(c: np.ndarray, rounds: int) -> tuple[float, np.ndarray]:
-    """log(|C|² · |A C⁻¹|²) for the prefix sums A, in the norms of columns and of Frobenius; its gradient by c[1:]."""
+def _log_error(c: np.ndarray, rounds: int) -> tuple[float, np.ndarray]:
+    """(logarithm of the total square of the prefix sums' noise for columns of norm 1, its gradient by c[1:]).
+
+    It is log(|C|² · |A C⁻¹|²), where c is the first column of C, A makes prefix sums, |C| is the norm of a column, and
+    |A C⁻¹| the Frobenius norm.
+    """
+    # The first column of C⁻¹, which solves C x = (1, 0, …).
     inverse = np.zeros(rounds)
     for t in range(rounds):
         reach = min(t, len(c) - 1)
         inverse[t] = (float(t == 0) - c[1 : reach + 1] @ inverse[t - reach : t][::-1]) / c[0]
     prefix = np.cumsum(inverse)
-    left = np.arange(rounds, 0, -1)
-    total, size = left @ prefix**2, c @ c
+    occurrences = np.arange(rounds, 0, -1)  # of each entry of the first column of A C⁻¹ in this Toeplitz matrix
+    total, size = occurrences @ prefix**2, c @ c
     moved = np.convolve(prefix, inverse)[:rounds]  # minus the change of the prefix sums with a coefficient
-    slope = [-2 * (left[i:] * prefix[i:]) @ moved[: rounds - i] for i in range(1, len(c))]
+    slope = [-2 * (occurrences[i:] * prefix[i:]) @ moved[: rounds - i] for i in range(1, len(c))]
     return float(np.log(total) + np.log(size)), np.asarray(slope) / total + 2 * c[1:] / size
 
 
@@ -108,7 +113,7 @@ def _minimise(
             rate /= 2
         else:
             break
-        s, y = candidate - x, new_gradient - gradient
+        s, y = candidate - x, new_gradient - gradient  # the letters of BFGS
         x, gradient, gain, value = candidate, new_gradient, value - new_value, new_value
         if gain < 1e-12:
             break

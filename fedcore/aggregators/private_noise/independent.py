@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class IndependentNoise:
-    """Independent noise; its state is <>."""
+    """The noise mechanism without correlation between rounds; its state is <>."""
 
     def initialize(self, size: int) -> tuple[()]:
         return ()

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from fedcore.aggregators.private_noise.chacha20 import chacha20
 
-_BITS = 52
+_BITS = 52  # of a uniform number
 
 Draw: TypeAlias = Callable[[tf.Tensor | int, int], tf.Tensor]
 """(number of the stream, size) -> float32 [size], standard normal. The streams of a call are independent."""

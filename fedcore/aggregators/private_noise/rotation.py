@@ -11,19 +11,19 @@ def padded_size(size: int) -> int:
 
 
 def rotate_vector(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """[size] -> [padded size] of one dtype, of the same norm."""
+    """Rotates a vector, padded with zeros to `padded_size` elements; dtype and norm stay."""
     size = int(vector.shape[0])
     padded = tf.pad(vector, [[0, padded_size(size) - size]])
     return hadamard_transform(padded * _signs(padded, seed))
 
 
 def rotate_back(vector: tf.Tensor, seed: tf.Tensor, size: int) -> tf.Tensor:
-    """The inverse of `rotate_vector`."""
+    """The vector of `size` elements that `rotate_vector` rotated with this seed."""
     return (hadamard_transform(vector) * _signs(vector, seed))[:size]
 
 
 def _signs(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """1 or -1 by the bits of random words."""
+    """1 or -1 for each element of `like`, in its dtype, by the bits of random words of 32 bits."""
     size = int(like.shape[0])
     words = tf.random.stateless_uniform(
         [-(-size // 32), 1], tf.stack([seed, tf.zeros_like(seed)]), None, None, tf.int32
