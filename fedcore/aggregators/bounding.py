@@ -8,7 +8,13 @@ import tensorflow as tf
 
 from fedcore.aggregators.factory import CreateInner, FactoryT, UnweightedAggregationFactory, require, wrapping_factory
 from fedcore.aggregators.factory import aggregation_process as process_of
-from fedcore.aggregators.rechecking import SLACK, adds_in_the_clear, recheck, weight_in_bounds, zero_or_one
+from fedcore.aggregators.rechecking import (
+    adds_in_the_clear,
+    bounded_if_exceeding,
+    recheck,
+    weight_in_bounds,
+    zero_or_one,
+)
 from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import FedcoreError, TypeMismatch, brief
@@ -23,12 +29,12 @@ _EXPONENTS = {tf.float32: (40, 80), tf.float64: (300, 600)}
 """Elements whose largest is beyond 2^±first are multiplied by 2^∓second: their squares stay finite and above 0."""
 
 
-def _norm(value: TensorStructure, order: float) -> tuple[tf.Tensor, tf.Tensor]:
+def _scaled_norm(value: TensorStructure, order: float) -> tuple[tf.Tensor, tf.Tensor]:
     """(norm of the scaled value, scale): powers of two scale values whose squares overflow or vanish, 1 all others.
 
     The dtype is float64 if a leaf has its precision, else float32. The norm is infinite where an element is not finite.
     """
-    leaves = [_sizes(x, order) if x.dtype.is_complex else x for x in tf.nest.flatten(value)]
+    leaves = [_real_parts(x, order) if x.dtype.is_complex else x for x in tf.nest.flatten(value)]
     dtype = tf.float64 if any(x.dtype == tf.float64 for x in leaves) else tf.float32
     vector = tf.concat([tf.zeros([1], dtype), *(tf.reshape(tf.cast(x, dtype), [-1]) for x in leaves)], 0)
     largest, (exponent, shift) = tf.reduce_max(tf.abs(vector)), _EXPONENTS[dtype]
@@ -38,18 +44,19 @@ def _norm(value: TensorStructure, order: float) -> tuple[tf.Tensor, tf.Tensor]:
     smaller, one, greater = tf.unstack(tf.constant([2.0**-shift, 1.0, 2.0**shift], dtype))
     scale = tf.where(largest > 2.0**exponent, smaller, tf.where(largest < 2.0**-exponent, greater, one))
     scaled = vector * scale
-    size = tf.reduce_sum(tf.abs(scaled)) if order == 1 else tf.sqrt(tf.reduce_sum(tf.square(scaled)))
-    return tf.where(tf.math.is_finite(size), size, math.inf), scale
+    norm = tf.reduce_sum(tf.abs(scaled)) if order == 1 else tf.sqrt(tf.reduce_sum(tf.square(scaled)))
+    return tf.where(tf.math.is_finite(norm), norm, math.inf), scale
 
 
-def _sizes(numbers: tf.Tensor, order: float) -> tf.Tensor:
-    """Floats of the norm of complex numbers: their parts, whose squares add up, or their magnitudes."""
+def _real_parts(numbers: tf.Tensor, order: float) -> tf.Tensor:
+    """Floats of the same norm as complex numbers: for the L2 norm their two parts, else their magnitudes."""
     return tf.stack([tf.math.real(numbers), tf.math.imag(numbers)]) if order == 2 else tf.abs(numbers)
 
 
-def _unscaled(size: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
-    """The norm. The norm of finite elements is finite, the largest float at most."""
-    return tf.where(tf.math.is_finite(size), tf.minimum(size / scale, size.dtype.max), math.inf)
+def _unscaled(scaled_norm: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+    """The norm of a value, of what `_scaled_norm` returns. That of finite elements is at most the largest float."""
+    norm = tf.minimum(scaled_norm / scale, scaled_norm.dtype.max)
+    return tf.where(tf.math.is_finite(scaled_norm), norm, math.inf)
 
 
 def norm_of(value: TensorStructure, order: float) -> tf.Tensor:
@@ -57,7 +64,7 @@ def norm_of(value: TensorStructure, order: float) -> tf.Tensor:
 
     A complex number counts with its magnitude.
     """
-    return _unscaled(*_norm(value, order))
+    return _unscaled(*_scaled_norm(value, order))
 
 
 def clip_factors(value: TensorStructure, limit: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -67,10 +74,10 @@ def clip_factors(value: TensorStructure, limit: tf.Tensor) -> tuple[tf.Tensor, t
 
     Decision 0296.
     """
-    size, scale = _norm(value, 2.0)
-    norm, limit = _unscaled(size, scale), tf.cast(limit, size.dtype)
-    ones = tf.ones([2], size.dtype)
-    factors = tf.where(norm > limit, tf.stack([scale, tf.math.divide_no_nan(limit, size)]), ones)
+    scaled_norm, scale = _scaled_norm(value, 2.0)
+    norm, limit = _unscaled(scaled_norm, scale), tf.cast(limit, scaled_norm.dtype)
+    ones = tf.ones([2], norm.dtype)
+    factors = tf.where(norm > limit, tf.stack([scale, tf.math.divide_no_nan(limit, scaled_norm)]), ones)
     return factors[0], factors[1], norm
 
 
@@ -95,14 +102,17 @@ def _bounding_factory(
     count: str,
     count_sum_factory: UnweightedAggregationFactory | None,
 ) -> FactoryT:
-    """Applies `bound(value, limit) -> (value, whether it was changed, its norm before)` to every client's value.
+    """Bounds every client's value before `inner` aggregates it, and counts the clients whose value was changed.
 
-    Where values cross in the clear, the server applies it once more, to values whose norm exceeds the limit by more
-    than rounding does, as those of a client that lies.
+    Where values cross in the clear, the server applies `bound` once more, to values whose norm exceeds the limit by
+    more than rounding does, as those of a client that lies.
 
     Args:
         norm: the limit, or an `EstimationProcess` that adapts it to the norms of the clients' values.
-        name, count: as in state and measurements: `clipping` and `clipped_count`.
+        bound: (value, limit) -> (bounded value, whether it was changed, norm of the value), in a graph.
+        name: `clipping` or `zeroing`, by which state and measurements name the parts.
+        count: the name of the count in state and measurements, `clipped_count` or `zeroed_count`.
+        count_sum_factory: adds the count. Default: `SumFactory`.
     """
     adaptive = isinstance(norm, EstimationProcess)
     norm = python_scalar(norm)
@@ -119,14 +129,13 @@ def _bounding_factory(
 
         @tf_computation(value_type, TensorType("float32"))
         def apply_bound(value: TensorStructure, limit: tf.Tensor) -> dict[str, TensorStructure]:
-            bounded, hit, norm = bound(value, limit)
-            return {"bounded": bounded, count: tf.cast(hit, tf.int32), "norm": tf.cast(norm, tf.float32)}
+            bounded, is_changed, norm = bound(value, limit)
+            return {"bounded": bounded, count: tf.cast(is_changed, tf.int32), "norm": tf.cast(norm, tf.float32)}
 
         @tf_computation(value_type, TensorType("float32"))
         def apply_again(value: TensorStructure, limit: tf.Tensor) -> TensorStructure:
             bounded, _, norm = bound(value, limit)
-            exceeds = norm > SLACK * tf.cast(limit, norm.dtype)
-            return tf.nest.map_structure(lambda part, sent: tf.where(exceeds, part, sent), bounded, value)
+            return bounded_if_exceeding(value, bounded, norm, limit)
 
         shared_type = FederatedType(TensorType("float32"), CLIENTS, True)
 
@@ -138,7 +147,7 @@ def _bounding_factory(
         def states(norm_state: Value, inner_state: Value, count_state: Value) -> dict[str, Value]:
             return {f"{name}_norm": norm_state, "inner_agg": inner_state, f"{count}_agg": count_state}
 
-        is_rechecked, is_counted = adds_in_the_clear(process.next), adds_in_the_clear(counts.next)
+        is_rechecked, is_count_rechecked = adds_in_the_clear(process.next), adds_in_the_clear(counts.next)
 
         @federated_computation
         def initialize() -> Value:
@@ -160,8 +169,8 @@ def _bounding_factory(
             if is_rechecked:
                 weights = tuple(recheck(weight, weight_in_bounds) for weight in weights)
             aggregated = process.next(inner_state, bounded, *weights)
-            hit = bounded_values[count]
-            counted = counts.next(state[f"{count}_agg"], recheck(hit, zero_or_one) if is_counted else hit)
+            bit = bounded_values[count]
+            counted = counts.next(state[f"{count}_agg"], recheck(bit, zero_or_one) if is_count_rechecked else bit)
             next_norm = norm.next(norm_state, bounded_values.norm) if adaptive else norm_state
             next_state = federated_zip(states(next_norm, aggregated.state, counted.state))
             measurements = {name: aggregated.measurements, f"{name}_norm": limit, count: counted.result}
@@ -173,7 +182,7 @@ def _bounding_factory(
 
 
 def _check_norm_process(argument: str, process: EstimationProcess) -> None:
-    """Refuses a process that does not estimate a norm of the norms of clients.
+    """Refuses an estimation process that does not make a limit of the clients' norms.
 
     Raises:
         TypeMismatch: `next` does not take a state and a float32 of each client, or returns more than a state; or
@@ -266,7 +275,7 @@ def zeroing_factory(
 
     def zero(value: TensorStructure, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor, tf.Tensor]:
         norm = norm_of(value, float(norm_order))
-        hit = (norm > tf.cast(limit, norm.dtype)) | ~tf.math.is_finite(norm)
-        return tf.nest.map_structure(lambda v: tf.where(hit, tf.zeros_like(v), v), value), hit, norm
+        is_zeroed = (norm > tf.cast(limit, norm.dtype)) | ~tf.math.is_finite(norm)
+        return tf.nest.map_structure(lambda v: tf.where(is_zeroed, tf.zeros_like(v), v), value), is_zeroed, norm
 
     return _bounding_factory(inner_agg_factory, zeroing_norm, zero, "zeroing", "zeroed_count", zeroed_count_sum_factory)

@@ -1,13 +1,14 @@
 """Sums of clipped client values with Gaussian noise: differential privacy of clients."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 import tensorflow as tf
 
 from fedcore.aggregators.bounding import clip_to_norm
-from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require_floats
+from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, element_count_for_noise
 from fedcore.aggregators.private_noise import (
     BandedNoise,
     IndependentNoise,
@@ -18,19 +19,19 @@ from fedcore.aggregators.private_noise import (
 from fedcore.aggregators.private_noise.banded import optimal_coefficients
 from fedcore.aggregators.private_noise.normal import normal_from_seed
 from fedcore.aggregators.private_noise.operating_system_key import normal_from_operating_system, used_up_key
-from fedcore.aggregators.rechecking import SLACK, adds_in_the_clear, recheck, zero_or_one
+from fedcore.aggregators.rechecking import adds_in_the_clear, bounded_if_exceeding, recheck, zero_or_one
 from fedcore.aggregators.secure_sum import SecureSumFactory
 from fedcore.aggregators.sum import SumFactory, sum_or_default
-from fedcore.computation import federated_computation, tf_computation
-from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.computation import Computation, federated_computation, tf_computation
+from fedcore.errors import InvalidValue, brief
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip
 from fedcore.ir.values import Value
 from fedcore.scalars import real_number, whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
-from fedcore.types import CLIENTS, SERVER, FederatedType, TensorType, Type, is_static, tensor_leaves
+from fedcore.types import CLIENTS, SERVER, FederatedType, TensorType, Type
 
-_COUNT_STREAM = 1 << 20  # beyond the streams of any mechanism
+_COUNT_STREAM = 1 << 20  # of the noise of the count; a mechanism draws from stream 0 on, a tree from one for each level
 
 
 @attrs.frozen
@@ -40,7 +41,8 @@ class PrivateState:
     Args:
         clip: float32, the greatest norm of a client's value.
         noise_multiplier: float32, the standard deviation of the noise that is added to the sum, over the clip.
-        count_stddev: float32, of the noise that is added to the count of clients below the clip; <> if it is fixed.
+        count_stddev: float32, the standard deviation of the noise that is added to the count of clients below the clip;
+            <> if the clip is fixed.
         clients_per_round: float32, the divisor of the sum.
         round: int64, rounds so far.
         noise: the state of the mechanism.
@@ -191,8 +193,8 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             initial_l2_norm_clip: the first clip.
             target_unclipped_quantile: the fraction of clients whose norm shall be at most the clip.
             learning_rate: the clip moves by the factor exp(-learning_rate · (fraction - target)).
-            clipped_count_stddev: of the noise of the count. Default: 1/20 of the clients that a round has or stands
-                for.
+            clipped_count_stddev: standard deviation of the count's noise. Default: 1/20 of the clients that a round has
+                or stands for.
             options: `sum_factory`, `secure_noise` and `noise_cohort_size`, as for the class.
         Raises:
             FedcoreError: a number is outside its range, or the count's noise is too small for the noise multiplier.
@@ -259,7 +261,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
 
         Args:
             noise_multiplier: sum and count of a round together are as private as a tree with this noise multiplier.
-            record_specs: of TFF; the type of values is given to `create`.
+            record_specs: ignored; TFF takes the type of values here, and `create` is given it.
             initial_l2_norm_clip: the clip of the first tree.
             restart_frequency: rounds of a tree.
             target_unclipped_quantile, clip_learning_rate: as for `gaussian_adaptive`, where the latter is
@@ -318,47 +320,26 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
 
     @property
     def value_noise_multiplier(self) -> float:
-        """The noise of the sum over the clip: more than `noise_multiplier` where a count shares it."""
+        """The standard deviation of the sum's noise, over the clip: above `noise_multiplier` beside a noisy count."""
         if self.adaptive is None or not self.noise_multiplier:
             return self.noise_multiplier
         return (self.noise_multiplier**-2 - (2 * self.adaptive.count_stddev) ** -2) ** -0.5
 
     def create(self, value_type: Type) -> AggregationProcess:
-        who = "DifferentiallyPrivateFactory"
-        require_floats(value_type, who)
-        types = tensor_leaves(value_type)
-        if not all(is_static(t.shape) for t in types):
-            raise TypeMismatch(f"{who} aggregates real values of known shapes, not {value_type}")
-        size = sum(math.prod(n or 0 for n in t.sizes) for t in types)
-        if not size:
-            raise TypeMismatch(f"{who} adds noise to the elements of a value, and {value_type} has none")
-        adaptive, values = self.adaptive, self._sum.create(value_type)
-        counting = SumFactory() if isinstance(self._sum, SumFactory) else SecureSumFactory(1)
-        counts = counting.create(TensorType("int32"))
-        holds_clip = adaptive is not None and isinstance(self.noise, TreeNoise)
-
-        def number(value: float) -> tf.Tensor:
-            return tf.constant(value, tf.float32)
-
-        stands_for = self.noise_cohort_size
+        size = element_count_for_noise(value_type, "DifferentiallyPrivateFactory")
+        values = self._sum.create(value_type)
+        counts = (SumFactory() if isinstance(self._sum, SumFactory) else SecureSumFactory(1)).create(
+            TensorType("int32")
+        )
+        is_adaptive = self.adaptive is not None
+        holds_next_clip = is_adaptive and isinstance(self.noise, TreeNoise)
 
         @tf_computation
         def start() -> PrivateState:
-            state = PrivateState(
-                clip=number(self.clip),
-                noise_multiplier=number(self.value_noise_multiplier),
-                count_stddev=() if adaptive is None else number(adaptive.count_stddev),
-                clients_per_round=number(self.clients_per_round if stands_for is None else stands_for),
-                round=tf.constant(0, tf.int64),
-                noise=self.noise.initialize(size),
-                key=used_up_key() if self.secure_noise else (),
-            )
-            if stands_for is None:
-                return state
-            parts = attrs.asdict(state, recurse=False)
-            return SimulatedPrivateState(**parts, simulated_clients=number(self.clients_per_round))
+            return self._first_state(size)
 
         def clip_finite(value: TensorStructure, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor]:
+            """(the clipped value, zeros if it is not finite; its norm before)."""
             clipped, norm = clip_to_norm(value, limit)
             finite = tf.math.is_finite(norm)
             return tf.nest.map_structure(lambda leaf: tf.where(finite, leaf, tf.zeros_like(leaf)), clipped), norm
@@ -370,9 +351,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
 
         @tf_computation(value_type, TensorType("float32"))
         def clip_again(value: TensorStructure, limit: tf.Tensor) -> TensorStructure:
-            clipped, norm = clip_finite(value, limit)
-            exceeds = norm > SLACK * tf.cast(limit, norm.dtype)
-            return tf.nest.map_structure(lambda part, sent: tf.where(exceeds, part, sent), clipped, value)
+            return bounded_if_exceeding(value, *clip_finite(value, limit), limit)
 
         clipped_type = FederatedType(clip_value.type_signature.result, CLIENTS)
 
@@ -386,80 +365,16 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             return recheck(clipped_values[1], zero_or_one)
 
         is_rechecked = adds_in_the_clear(values.next)
-        state_type = start.type_signature.result
-
-        def release_mean(
-            state: PrivateState,
-            total: TensorStructure,
-            below: tf.Tensor | None = None,
-            next_clip: tf.Tensor | None = None,
-        ) -> tuple:
-            draw = normal_from_operating_system(state.key) if self.secure_noise else normal_from_seed
-            unit, noise = self.noise.next(state.noise, size, draw)
-            leaves = tf.nest.flatten(total)
-            if isinstance(state, SimulatedPrivateState):  # sums of as many clients as the round stands for
-                scale = state.clients_per_round / state.simulated_clients
-                leaves = [x * tf.cast(scale, x.dtype) for x in leaves]
-                below = None if below is None else below * scale
-            stddev = state.noise_multiplier * state.clip
-            parts = tf.split(unit * stddev, [math.prod(x.shape) for x in leaves])
-            mean = [
-                (x + tf.cast(tf.reshape(part, x.shape), x.dtype)) / tf.cast(state.clients_per_round, x.dtype)
-                for x, part in zip(leaves, parts, strict=True)
-            ]
-            clip, measurements = state.clip, {"clip": state.clip, "noise_stddev": stddev}
-            if adaptive is not None:
-                # Centred by half of the clients, so that one client moves the sum of the bits by 1/2.
-                shift = draw(_COUNT_STREAM, 1)[0] * state.count_stddev
-                fraction = (below + shift) / state.clients_per_round + 0.5
-                factor = tf.exp(-adaptive.learning_rate * (fraction - adaptive.quantile))
-                measurements["unclipped_fraction"] = fraction
-                if next_clip is None:
-                    clip = clip * factor
-                else:
-                    assert isinstance(noise, TreeNoiseState)
-                    next_clip = next_clip * factor
-                    clip = tf.where(noise.leaves >= noise.restart_every, next_clip, clip)
-            next_state = attrs.evolve(
-                state,
-                clip=clip,
-                round=state.round + 1,
-                noise=noise,
-                key=used_up_key() if self.secure_noise else (),
-            )
-            moved = () if next_clip is None else (next_clip,)
-            return next_state, tf.nest.pack_sequence_as(total, mean), measurements, *moved
-
-        # fc.privacy.Ledger knows the graph by this name.
-        if adaptive is None:
-
-            @tf_computation(state_type, value_type)
-            def release_private_sum(state: PrivateState, total: TensorStructure) -> tuple:
-                return release_mean(state, total)
-        else:
-            centred = tf_computation(TensorType("int32"))(lambda below: 2 * below - 1)
-
-            def release_with_count(state: PrivateState, total: TensorStructure, doubled: tf.Tensor) -> tuple:
-                return release_mean(state, total, tf.cast(doubled, tf.float32) / 2)
-
-            def release_with_count_in_tree(
-                state: PrivateState, total: TensorStructure, doubled: tf.Tensor, next_clip: tf.Tensor
-            ) -> tuple:
-                return release_mean(state, total, tf.cast(doubled, tf.float32) / 2, next_clip)
-
-            release, types = (
-                (release_with_count_in_tree, [TensorType("float32")]) if holds_clip else (release_with_count, [])
-            )
-            release.__name__ = "release_private_sum"
-            release_private_sum = tf_computation(release, state_type, value_type, TensorType("int32"), *types)
+        release_private_sum = self._release_computation(start.type_signature.result, value_type, size)
 
         @federated_computation
         def initialize() -> Value:
             state = {"private": federated_eval(start, SERVER), "sum": values.initialize()}
-            if adaptive is not None:
+            if is_adaptive:
                 state["count"] = counts.initialize()
-            if holds_clip:
-                state["next_clip"] = federated_eval(tf_computation(lambda: number(self.clip)), SERVER)
+            if holds_next_clip:
+                first_clip = tf_computation(lambda: tf.constant(self.clip, tf.float32))
+                state["next_clip"] = federated_eval(first_clip, SERVER)
             return federated_zip(state)
 
         def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
@@ -469,37 +384,149 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             total = values.next(sum_state, recheck_value(clipped_values, limit) if is_rechecked else clipped_values[0])
             next_state: dict[str, Any] = {"sum": total.state}
             arguments: tuple = (state.private, total.result)
-            if adaptive is not None:
+            if is_adaptive:
                 count_state = state["count"]
                 below = recheck_bit(clipped_values) if is_rechecked else clipped_values[1]
+                centred = tf_computation(TensorType("int32"))(lambda bit: 2 * bit - 1)
                 count = counts.next(count_state, federated_map(centred, below))
                 next_state["count"], arguments = count.state, (*arguments, count.result)
-            outputs = federated_map(release_private_sum, (*arguments, state["next_clip"]) if holds_clip else arguments)
-            if holds_clip:
+            if holds_next_clip:
+                arguments = (*arguments, state["next_clip"])
+            outputs = federated_map(release_private_sum, arguments)
+            if holds_next_clip:
                 next_state["next_clip"] = outputs[3]
             return MeasuredProcessOutput(federated_zip({"private": outputs[0], **next_state}), outputs[1], outputs[2])
 
         return aggregation_process(initialize, value_type, None, body)
 
+    def _first_state(self, size: int) -> PrivateState:
+        """The state before the first round, in a graph, for values of `size` elements."""
+
+        def number(value: float) -> tf.Tensor:
+            return tf.constant(value, tf.float32)
+
+        cohort_size = self.noise_cohort_size
+        state = PrivateState(
+            clip=number(self.clip),
+            noise_multiplier=number(self.value_noise_multiplier),
+            count_stddev=() if self.adaptive is None else number(self.adaptive.count_stddev),
+            clients_per_round=number(self.clients_per_round if cohort_size is None else cohort_size),
+            round=tf.constant(0, tf.int64),
+            noise=self.noise.initialize(size),
+            key=used_up_key() if self.secure_noise else (),
+        )
+        if cohort_size is None:
+            return state
+        parts = attrs.asdict(state, recurse=False)
+        return SimulatedPrivateState(**parts, simulated_clients=number(self.clients_per_round))
+
+    def _release_computation(self, state_type: Type, value_type: Type, size: int) -> Computation:
+        """The computation of `_release` with the operands that this factory has, of one name for all.
+
+        `fc.privacy.Ledger` takes a graph named release_private_sum for the step that adds noise. Its count is that of
+        the clients below the clip minus that of the others: twice the centred count.
+        """
+        if self.adaptive is None:
+
+            @tf_computation(state_type, value_type)
+            def release_private_sum(state: PrivateState, total: TensorStructure) -> tuple:
+                return self._release(size, state, total)
+
+            return release_private_sum
+
+        def release_with_count(state: PrivateState, total: TensorStructure, doubled: tf.Tensor) -> tuple:
+            return self._release(size, state, total, tf.cast(doubled, tf.float32) / 2)
+
+        def release_with_count_in_tree(
+            state: PrivateState, total: TensorStructure, doubled: tf.Tensor, next_clip: tf.Tensor
+        ) -> tuple:
+            return self._release(size, state, total, tf.cast(doubled, tf.float32) / 2, next_clip)
+
+        release: Callable = release_with_count
+        types = [state_type, value_type, TensorType("int32")]
+        if isinstance(self.noise, TreeNoise):
+            release, types = release_with_count_in_tree, [*types, TensorType("float32")]
+        release.__name__ = "release_private_sum"
+        return tf_computation(release, *types)
+
+    def _release(
+        self,
+        size: int,
+        state: PrivateState,
+        total: TensorStructure,
+        centred_count: tf.Tensor | None = None,
+        next_clip: tf.Tensor | None = None,
+    ) -> tuple:
+        """(next state, noisy mean, measurements), in a graph; with `next_clip` its next value comes last.
+
+        Args:
+            size: the number of elements of `total`.
+            total: the sum of the clipped values.
+            centred_count: with an adaptive clip, the clients below the clip minus half of all clients.
+            next_clip: with an adaptive clip in trees, the estimate that the next tree takes for its clip.
+        """
+        draw = normal_from_operating_system(state.key) if self.secure_noise else normal_from_seed
+        unit_noise, noise_state = self.noise.next(state.noise, size, draw)
+        leaves = tf.nest.flatten(total)
+        if isinstance(state, SimulatedPrivateState):  # sums of as many clients as the round stands for
+            scale = state.clients_per_round / state.simulated_clients
+            leaves = [x * tf.cast(scale, x.dtype) for x in leaves]
+            centred_count = None if centred_count is None else centred_count * scale
+        stddev = state.noise_multiplier * state.clip
+        noise_by_leaf = tf.split(unit_noise * stddev, [math.prod(x.shape) for x in leaves])
+        mean = [
+            (x + tf.cast(tf.reshape(noise, x.shape), x.dtype)) / tf.cast(state.clients_per_round, x.dtype)
+            for x, noise in zip(leaves, noise_by_leaf, strict=True)
+        ]
+        clip, measurements = state.clip, {"clip": state.clip, "noise_stddev": stddev}
+        if self.adaptive is not None:
+            # Centred by half of the clients, so that one client moves the sum of the bits by 1/2.
+            count_noise = draw(_COUNT_STREAM, 1)[0] * state.count_stddev
+            fraction = (centred_count + count_noise) / state.clients_per_round + 0.5
+            factor = tf.exp(-self.adaptive.learning_rate * (fraction - self.adaptive.quantile))
+            measurements["unclipped_fraction"] = fraction
+            if next_clip is None:
+                clip = clip * factor
+            else:
+                assert isinstance(noise_state, TreeNoiseState)
+                next_clip = next_clip * factor
+                clip = tf.where(noise_state.leaves >= noise_state.restart_every, next_clip, clip)
+        next_state = attrs.evolve(
+            state,
+            clip=clip,
+            round=state.round + 1,
+            noise=noise_state,
+            key=used_up_key() if self.secure_noise else (),
+        )
+        outputs = next_state, tf.nest.pack_sequence_as(total, mean), measurements
+        return outputs if next_clip is None else (*outputs, next_clip)
+
 
 def _adaptive_clip(
     noise_multiplier: float, clients_per_round: float, quantile: float, rate: float, count_stddev: float | None
 ) -> AdaptiveClip:
-    """How a clip moves, with noise of the count that leaves some for the sum.
+    """The adaptive clip of the factories' arguments.
 
+    The count must have less than all of the privacy that the noise multiplier allows, so that some is left for the sum.
+    Without noise of the sum, the count has none either.
+
+    Args:
+        clients_per_round: how many clients a round has or stands for; the default noise of the count follows it.
+        rate: the learning rate, checked.
+        count_stddev: the user's `clipped_count_stddev`; None for the default.
     Raises:
         FedcoreError: a number is outside its range, or the count's noise is too small for the noise multiplier.
     """
-    z = float(real_number("noise_multiplier", noise_multiplier, at_least=0))
+    multiplier = float(real_number("noise_multiplier", noise_multiplier, at_least=0))
     quantile = float(real_number("target_unclipped_quantile", quantile, at_least=0))
     if quantile > 1:
         raise InvalidValue(f"target_unclipped_quantile is between 0 and 1, not {quantile}")
     stddev = float(real_number("clients_per_round", clients_per_round, above=0)) / 20
     if count_stddev is not None:
         stddev = float(real_number("clipped_count_stddev", count_stddev, at_least=0))
-    if z and 2 * stddev <= z:
+    if multiplier and 2 * stddev <= multiplier:
         raise InvalidValue(
-            f"clipped_count_stddev is above noise_multiplier / 2 = {z / 2:g}, not {stddev:g}: the count alone "
+            f"clipped_count_stddev is above noise_multiplier / 2 = {multiplier / 2:g}, not {stddev:g}: the count alone "
             "would reveal more than the noise multiplier allows"
         )
-    return AdaptiveClip(quantile, rate, stddev if z else 0.0)
+    return AdaptiveClip(quantile, rate, stddev if multiplier else 0.0)

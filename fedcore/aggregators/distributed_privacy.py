@@ -7,11 +7,11 @@ import attrs
 import tensorflow as tf
 
 from fedcore.aggregators.bounding import clip_factors
-from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require_floats
+from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, element_count_for_noise
 from fedcore.aggregators.private_noise.discrete_gaussian import discrete_gaussian
 from fedcore.aggregators.private_noise.rotation import padded_size, rotate_back, rotate_vector
 from fedcore.computation import federated_computation, tf_computation
-from fedcore.errors import InvalidValue, TypeMismatch
+from fedcore.errors import InvalidValue
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import (
     federated_broadcast,
@@ -26,7 +26,7 @@ from fedcore.intrinsics import (
 from fedcore.ir.values import Value
 from fedcore.scalars import real_number, whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
-from fedcore.types import CLIENTS, SERVER, TensorType, Type, is_static, tensor_leaves
+from fedcore.types import CLIENTS, SERVER, TensorType, Type
 
 _SPREAD = 4.0
 """Standard deviations of a coordinate of the sum that fit into the modulus."""
@@ -98,29 +98,26 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
             raise InvalidValue(f"{self.bits} bits are too few for the rounding errors of {clients_per_round} clients")
 
     def step(self, dimension: int) -> float:
-        """The step of the integers: the sum of the clients' integers fits into the modulus."""
-        n, total = self.clients_per_round, (self.noise_multiplier * self.clip) ** 2
-        spread = (n * self.clip) ** 2 / dimension + total
-        return 2 * _SPREAD * math.sqrt(spread / (4**self.bits - _SPREAD**2 * n))
+        """The value of an integer's unit, so large that the sum of the clients' integers fits into the modulus.
+
+        It solves modulus · step / 2 = `_SPREAD` standard deviations of a coordinate of the sum, whose variance is that
+        of the rotated values, of the noise, and of the rounding: at most step² / 4 for each client.
+        """
+        n = self.clients_per_round
+        variance = (n * self.clip) ** 2 / dimension + (self.noise_multiplier * self.clip) ** 2  # without rounding
+        return 2 * _SPREAD * math.sqrt(variance / (4**self.bits - _SPREAD**2 * n))
 
     def create(self, value_type: Type) -> AggregationProcess:
-        who = "DistributedDiscreteGaussianFactory"
-        require_floats(value_type, who)
-        types = tensor_leaves(value_type)
-        if not all(is_static(t.shape) for t in types):
-            raise TypeMismatch(f"{who} aggregates real values of known shapes, not {value_type}")
-        size = sum(math.prod(n or 0 for n in t.sizes) for t in types)
-        if not size:
-            raise TypeMismatch(f"{who} adds noise to the elements of a value, and {value_type} has none")
+        size = element_count_for_noise(value_type, "DistributedDiscreteGaussianFactory")
         dimension = padded_size(size)
         step, modulus = self.step(dimension), 1 << self.bits
-        longest = rounded_norm(self.clip / step, dimension)
+        norm_bound = rounded_norm(self.clip / step, dimension)
         stddev = self.noise_multiplier * self.clip / step / math.sqrt(self.clients_per_round)
 
         @tf_computation
         def start() -> DistributedPrivateState:
             return DistributedPrivateState(
-                sensitivity=tf.constant(longest, tf.float32),
+                sensitivity=tf.constant(norm_bound, tf.float32),
                 noise_stddev=tf.constant(stddev, tf.float32),
                 dimension=tf.constant(dimension, tf.int64),
                 clients=tf.constant(0, tf.int64),
@@ -133,7 +130,7 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
             vector = tf.concat([tf.reshape(tf.cast(x, norm.dtype), [-1]) for x in tf.nest.flatten(value)], 0)
             clipped = tf.where(tf.math.is_finite(norm), vector * scale * (ratio / step), tf.zeros_like(vector))
             clipped = tf.cast(clipped, tf.float32)
-            return _round_randomly(rotate_vector(clipped, seed), longest) + discrete_gaussian(dimension, stddev)
+            return _round_randomly(rotate_vector(clipped, seed), norm_bound) + discrete_gaussian(dimension, stddev)
 
         count_client = tf_computation(lambda: tf.constant(1, tf.int64))
 
@@ -176,21 +173,25 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
 
 
 def rounded_norm(norm: float, dimension: int) -> float:
-    """The greatest norm of a vector that is rounded at random, in steps.
+    """The norm up to which a random rounding is accepted, of a vector of this norm and dimension, in units of a step.
 
     Source: arXiv:2102.06387, Algorithm 1, the bound of conditional rounding for β = exp(-1/2).
     """
     likely = norm**2 + dimension / 4 + norm + math.sqrt(dimension) / 2
-    return math.sqrt(min(likely, (norm + math.sqrt(dimension)) ** 2))
+    always = (norm + math.sqrt(dimension)) ** 2
+    return math.sqrt(min(likely, always))
 
 
-def _round_randomly(vector: tf.Tensor, longest: float) -> tf.Tensor:
-    """int64: each number up or down, the mean being the number, if the norm is then at most `longest`."""
+def _round_randomly(vector: tf.Tensor, norm_bound: float) -> tf.Tensor:
+    """int64 vector of a norm of at most `norm_bound`: each number up or down at random, the mean being the number.
+
+    Tries `_TRIES` times; if no vector is short enough, rounds towards 0.
+    """
     below = tf.floor(vector)
 
     def attempt() -> tuple[tf.Tensor, tf.Tensor]:
         rounded = below + tf.cast(tf.random.uniform(tf.shape(vector)) < vector - below, tf.float32)
-        return rounded, tf.norm(rounded) <= longest
+        return rounded, tf.norm(rounded) <= norm_bound
 
     def attempt_again() -> tf.Tensor:
         integers, accepted = tf.sign(vector) * tf.floor(tf.abs(vector)), tf.constant(False)

@@ -1,6 +1,7 @@
 """Base classes of aggregators: factories that build an aggregation process for a type of value."""
 
 import abc
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
@@ -10,7 +11,7 @@ from fedcore.ir.values import Value
 from fedcore.templates import AggregationProcess
 from fedcore.templates.composition import with_parameters
 from fedcore.templates.iterative import check_computation
-from fedcore.types import CLIENTS, KINDS, FederatedType, TensorType, Type, leaves
+from fedcore.types import CLIENTS, KINDS, FederatedType, TensorType, Type, is_static, leaves, tensor_leaves
 
 
 class AggregationFactory:
@@ -84,7 +85,8 @@ def require(kind: str, type_: Type, who: str) -> None:
     """
     violation = KINDS[kind](type_)
     if violation is not None:
-        raise TypeMismatch(f"{who} aggregates {kind} values, but of the value {type_} a part {violation[1]}")
+        _, reason = violation
+        raise TypeMismatch(f"{who} aggregates {kind} values, but of the value {type_} a part {reason}")
 
 
 def require_floats(type_: Type, who: str) -> None:
@@ -97,14 +99,30 @@ def require_floats(type_: Type, who: str) -> None:
     require("real", type_, who)
 
 
+def element_count_for_noise(type_: Type, who: str) -> int:
+    """The number of elements of a client value to which noise is added.
+
+    Raises:
+        TypeMismatch: they are not floats, a shape is not known, or there are none.
+    """
+    require_floats(type_, who)
+    types = tensor_leaves(type_)
+    if not all(is_static(t.shape) for t in types):
+        raise TypeMismatch(f"{who} aggregates real values of known shapes, not {type_}")
+    size = sum(math.prod(n or 0 for n in t.sizes) for t in types)
+    if not size:
+        raise TypeMismatch(f"{who} adds noise to the elements of a value, and {type_} has none")
+    return size
+
+
 def refuse_leaf(rule: str, type_: Type, fits: Callable[[TensorType], bool]) -> None:
     """Refuses a type of client values without leaves, or with a leaf that does not fit, naming it.
 
     Args:
         rule: what the factory takes, such as "mine joins leaves of one dtype".
-        fits: of a leaf.
+        fits: whether the factory takes a leaf of this type.
     Raises:
-        TypeMismatch: it has none, or one does not fit.
+        TypeMismatch: it has no leaves, or one does not fit.
     """
     parts = leaves(type_)
     for path, leaf in parts:
@@ -118,7 +136,7 @@ def client_member(value: object, who: str) -> Type:
     """The type of one client's part of a client value.
 
     Raises:
-        TypeMismatch: it is none.
+        TypeMismatch: `value` is no client value.
     """
     if not isinstance(value, Value) or not isinstance(value.type, FederatedType) or value.type.placement != CLIENTS:
         actual = value.type if isinstance(value, Value) else brief(value)
@@ -127,10 +145,10 @@ def client_member(value: object, who: str) -> Type:
 
 
 def require_scalar_weight(type_: Type, who: str) -> None:
-    """Refuses weights that are no real scalar.
+    """Refuses a type of weights that is no real scalar.
 
     Raises:
-        TypeMismatch: they are not.
+        TypeMismatch: it is none.
     """
     if not isinstance(type_, TensorType) or type_.shape != () or not type_.dtype.is_real:
         raise TypeMismatch(f"{who}: a weight is a number, such as float32, not {type_}")
@@ -154,10 +172,12 @@ def check_factory(argument: str, factory: object, without_weights: bool = False)
 
 
 def refuse_weights(factory: object, who: str) -> None:
-    """Refuses a factory that must count all clients alike.
+    """Refuses a factory whose values may not be multiplied by weights or divided by a count (`why_no_weights`).
 
+    Args:
+        who: the caller that would do so, for the message.
     Raises:
-        TypeMismatch: it is one.
+        TypeMismatch: it is such a factory.
     """
     if isinstance(factory, UnweightedAggregationFactory) and factory.why_no_weights:
         raise TypeMismatch(f"{who} takes no {type(factory).__name__}: {factory.why_no_weights}")

@@ -11,12 +11,11 @@ from fedcore.aggregators.factory import (
     require_floats,
     require_scalar_weight,
 )
-from fedcore.aggregators.mean import MeanFactory
+from fedcore.aggregators.mean import MeanFactory, cast_placed
 from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_broadcast, federated_map, federated_value, generic_zero
-from fedcore.intrinsics.cast import cast_leaves
 from fedcore.intrinsics.numerics import weight_sum_type
 from fedcore.ir.values import Value
 from fedcore.scalars import real_number, whole_number
@@ -73,11 +72,11 @@ def geometric_median_factory(
             "mean_factory is a factory of fc.aggregators with weights, such as fc.aggregators.MeanFactory(), not "
             f"{brief(mean_factory)}"
         )
-    count = whole_number("iterations", iterations, at_least=1)
-    least = float(real_number("smoothing", smoothing, above=0))
+    iterations = whole_number("iterations", iterations, at_least=1)
+    smoothing = float(real_number("smoothing", smoothing, above=0))
     if weighted:
-        return _WeightedGeometricMedian(mean_factory, count, least)
-    return _UnweightedGeometricMedian(mean_factory, count, least)
+        return _WeightedGeometricMedian(mean_factory, iterations, smoothing)
+    return _UnweightedGeometricMedian(mean_factory, iterations, smoothing)
 
 
 class _WeightedGeometricMedian(WeightedAggregationFactory):
@@ -106,6 +105,11 @@ def _median_process(
     iterations: int,
     smoothing: float,
 ) -> AggregationProcess:
+    """The process of `geometric_median_factory`; `weight_type` is None where all clients count the same.
+
+    Raises:
+        TypeMismatch: the value is not of floats, or `mean_factory` gives a result of another type.
+    """
     require_floats(value_type, "geometric_median_factory")
     number = weight_sum_type(TensorType("float32"), value_type)
     assert isinstance(number, TensorType)
@@ -119,6 +123,7 @@ def _median_process(
 
     @tf_computation(wide, TensorType("float32") if weight_type is None else weight_type)
     def without_infinity(value: TensorStructure, weight: tf.Tensor) -> tuple[TensorStructure, tf.Tensor]:
+        """(value, weight in the dtype of means); zeros for both if an entry of the value is not finite."""
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(leaf)) for leaf in tf.nest.flatten(value)])
         weight = tf.cast(weight, dtype.numpy)
         zeros = tf.nest.map_structure(tf.zeros_like, (value, weight))
@@ -127,6 +132,7 @@ def _median_process(
     @tf_computation(wide, number, wide)
     def reweigh(value: TensorStructure, weight: tf.Tensor, centre: TensorStructure) -> tf.Tensor:
         pairs = zip(tf.nest.flatten(value), tf.nest.flatten(centre), strict=True)
+        # In float64: squares of float32 differences do not overflow in it.
         differences = [tf.cast(x, tf.float64) - tf.cast(v, tf.float64) for x, v in pairs]
         distance = tf.sqrt(tf.reduce_sum([tf.reduce_sum(d * d) for d in differences]))
         return tf.cast(tf.cast(weight, tf.float64) / tf.maximum(distance, smoothing), dtype.numpy)
@@ -137,19 +143,14 @@ def _median_process(
         return tf.where(is_zero, tf.cast(smoothing**2, dtype.numpy) * weight, weight)
 
     def body(state: Value, value: Value, weights: tuple[Value, ...]) -> MeasuredProcessOutput:
-        alike = federated_value(1.0, CLIENTS)
-        finite = federated_map(without_infinity, (_cast(value, wide), weights[0] if weights else alike))
+        weight_of_one = federated_value(1.0, CLIENTS)
+        weighted = federated_map(without_infinity, (cast_placed(value, wide), weights[0] if weights else weight_of_one))
         centre, measurements = federated_value(generic_zero(wide), SERVER), None
         for iteration in range(iterations):
-            weight = finite[1] if iteration else federated_map(discount_zeros, finite)
-            reweighed = federated_map(reweigh, (finite[0], weight, federated_broadcast(centre)))
-            output = mean.next(state, finite[0], reweighed)
+            weight = weighted[1] if iteration else federated_map(discount_zeros, weighted)
+            reweighed = federated_map(reweigh, (weighted[0], weight, federated_broadcast(centre)))
+            output = mean.next(state, weighted[0], reweighed)
             state, centre, measurements = output.state, output.result, output.measurements
-        return MeasuredProcessOutput(state, _cast(centre, value_type), measurements)
+        return MeasuredProcessOutput(state, cast_placed(centre, value_type), measurements)
 
     return aggregation_process(mean.initialize, value_type, weight_type, body)
-
-
-def _cast(value: Value, type_: Type) -> Value:
-    """A placed value with its leaves in the dtypes of `type_`."""
-    return value if member_of(value.type) == type_ else federated_map(lambda v: cast_leaves(v, type_), value)

@@ -91,7 +91,7 @@ def bulyan_factory(num_byzantine: int) -> UnweightedAggregationFactory:
     f = whole_number("num_byzantine", num_byzantine, at_least=0)
 
     def reduce(leaves: list[tf.Tensor]) -> tuple[list[tf.Tensor], dict]:
-        n = _count(leaves)
+        n = _client_count(leaves)
         enough = n >= 4 * f + 3
         selected = _select_one_by_one(_squared_distances(leaves), tf.where(enough, n - 2 * f, 0), f)
         nearest = tf.where(enough, n - 4 * f, 0)
@@ -102,10 +102,11 @@ def bulyan_factory(num_byzantine: int) -> UnweightedAggregationFactory:
 
 
 def _multi_krum(name: str, num_byzantine: int, num_selected: int | None) -> UnweightedAggregationFactory:
+    """The factory of `multi_krum_factory`, which names itself `name` in messages."""
     f = whole_number("num_byzantine", num_byzantine, at_least=0)
 
     def reduce(leaves: list[tf.Tensor]) -> tuple[list[tf.Tensor], dict]:
-        n = _count(leaves)
+        n = _client_count(leaves)
         most = n - f if num_selected is None else tf.minimum(num_selected, n)
         count = tf.where(n > 2 * f + 2, most, 0)
         best = tf.argsort(_scores(_squared_distances(leaves), n - f - 2), stable=True)[:count]
@@ -115,16 +116,16 @@ def _multi_krum(name: str, num_byzantine: int, num_selected: int | None) -> Unwe
     return FactoryOfRows(name, reduce)
 
 
-def _count(leaves: list[tf.Tensor]) -> tf.Tensor:
+def _client_count(leaves: list[tf.Tensor]) -> tf.Tensor:
     return tf.shape(leaves[0])[0] if leaves else tf.constant(0)
 
 
 def _squared_distances(leaves: list[tf.Tensor]) -> tf.Tensor:
-    """float64 of shape [n, n]: between the rows of all leaves together; infinite from a row to itself.
+    """float64 of shape [n, n]: between n clients, over all leaves; infinite from a client to itself.
 
     Products of numbers in float64 are as exact as differences of those in float32, and need no n² · elements numbers.
     """
-    n = _count(leaves)
+    n = _client_count(leaves)
     products = tf.zeros([n, n], tf.float64)
     for leaf in leaves:
         rows = tf.cast(tf.reshape(leaf, [n, math.prod(leaf.shape[1:])]), tf.float64)
@@ -137,26 +138,31 @@ def _squared_distances(leaves: list[tf.Tensor]) -> tf.Tensor:
 
 
 def _scores(distances: tf.Tensor, neighbours: tf.Tensor) -> tf.Tensor:
-    """float64 of shape [n]: the sum of the least distances of each row, of at least one."""
+    """Krum's scores, float64 of shape [n]: the sum of the `neighbours` least distances of each row, of one at least."""
     return tf.reduce_sum(tf.sort(distances, axis=1)[:, : tf.maximum(neighbours, 1)], 1)
 
 
 def _select_one_by_one(distances: tf.Tensor, count: tf.Tensor, num_byzantine: int) -> tf.Tensor:
-    """bool of shape [n]: the rows that Krum takes in `count` steps, each from those that the steps before left."""
+    """bool of shape [n]: the clients that Krum selects in `count` steps, one in each, which later steps leave out."""
     n = tf.shape(distances)[0]
 
-    def step(number: tf.Tensor, left: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        places = tf.where(left)[:, 0]
-        among_left = tf.gather(tf.gather(distances, places), places, axis=1)
-        best = tf.gather(places, tf.argmin(_scores(among_left, n - number - num_byzantine - 2)))
-        return number + 1, left & (tf.range(tf.cast(n, tf.int64)) != best)
+    def step(num_selected: tf.Tensor, is_candidate: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        candidates = tf.where(is_candidate)[:, 0]
+        between = tf.gather(tf.gather(distances, candidates), candidates, axis=1)
+        best = tf.gather(candidates, tf.argmin(_scores(between, n - num_selected - num_byzantine - 2)))
+        return num_selected + 1, is_candidate & (tf.range(tf.cast(n, tf.int64)) != best)
 
-    _, left = tf.while_loop(lambda number, _: number < count, step, (tf.constant(0), tf.fill([n], True)))
-    return ~left
+    start = (tf.constant(0), tf.fill([n], True))
+    _, is_candidate = tf.while_loop(lambda num_selected, _: num_selected < count, step, start)
+    return ~is_candidate
 
 
 def _mean_around_median(rows: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """The mean of the `count` numbers of each coordinate that are nearest to its median; NaN of none."""
+    """The mean of the `count` numbers of each coordinate that are nearest to its median; NaN of none.
+
+    Args:
+        rows: a leaf of the selected clients, with a row for each.
+    """
     ordered = tf.sort(tf.reshape(rows, [tf.shape(rows)[0], math.prod(rows.shape[1:])]), axis=0)
     columns, median = tf.transpose(ordered), median_of_sorted(ordered)
     order = tf.argsort(tf.abs(columns - median[:, None]), stable=True)

@@ -24,31 +24,25 @@ from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import CLIENTS, TensorType, Type, member_of
 
 
-def _quotient(no_nan: bool) -> PolymorphicComputation:
+def _quotient(zero_by_zero: bool) -> PolymorphicComputation:
+    """The computation that divides each leaf of a struct by a number; a division by 0 gives 0, or else NaN."""
+
     def divide(total: TensorStructure, count: tf.Tensor) -> TensorStructure:
-        over = tf.math.divide_no_nan if no_nan else tf.divide
-        return tf.nest.map_structure(lambda t: over(t, tf.cast(count, t.dtype)), total)
+        divide_leaf = tf.math.divide_no_nan if zero_by_zero else tf.divide
+        return tf.nest.map_structure(lambda t: divide_leaf(t, tf.cast(count, t.dtype)), total)
 
     return tf_computation(divide)
 
 
-def _wide(client_value: Value, type_: Type) -> Value:
-    """The client value with its leaves in the dtypes of `type_`."""
-    if member_of(client_value.type) == type_:
-        return client_value
-    return federated_map(lambda v: cast_leaves(v, type_), client_value)
-
-
-def _mean(quotient: PolymorphicComputation, total: Value, count: Value, type_: Type) -> Value:
-    """The quotient of two server values, in the dtypes of `type_`."""
-    mean = federated_map(quotient, (total, count))
-    return mean if member_of(mean.type) == type_ else federated_map(lambda v: cast_leaves(v, type_), mean)
+def cast_placed(value: Value, type_: Type) -> Value:
+    """A placed value with its leaves in the dtypes of `type_`; the value itself if they are."""
+    return value if member_of(value.type) == type_ else federated_map(lambda v: cast_leaves(v, type_), value)
 
 
 def _weight_sum_type(weight_type: Type, value_type: Type, factory: UnweightedAggregationFactory) -> Type:
-    """The dtype in which a factory adds weights: integers in float64 where it adds numbers as they are, else in int64.
+    """The dtype in which a factory adds weights: integers in float64 where it is a `SumFactory`, else in int64.
 
-    A factory of integers, such as a secure sum, stays exact so.
+    Other factories, such as a secure sum, may add integers exactly and round floats.
     """
     assert isinstance(weight_type, TensorType)
     if weight_type.dtype.is_integer and not isinstance(factory, SumFactory):
@@ -104,13 +98,13 @@ class MeanFactory(WeightedAggregationFactory):
             return federated_zip({"value_sum_process": values.initialize(), "weight_sum_process": weights.initialize()})
 
         def body(state: Value, value: Value, client_weights: tuple[Value]) -> MeasuredProcessOutput:
-            weight = _wide(client_weights[0], wide_weight)
-            weighted = federated_map(lambda v, w: generic_multiply(v, w), (_wide(value, wide), weight))
+            weight = cast_placed(client_weights[0], wide_weight)
+            weighted = federated_map(lambda v, w: generic_multiply(v, w), (cast_placed(value, wide), weight))
             total = values.next(state.value_sum_process, weighted)
             count = weights.next(state.weight_sum_process, weight)
             return MeasuredProcessOutput(
                 federated_zip({"value_sum_process": total.state, "weight_sum_process": count.state}),
-                _mean(quotient, total.result, count.result, value_type),
+                cast_placed(federated_map(quotient, (total.result, count.result)), value_type),
                 federated_zip({"mean_value": total.measurements, "mean_weight": count.measurements}),
             )
 
@@ -157,11 +151,11 @@ class UnweightedMeanFactory(UnweightedAggregationFactory):
             return federated_zip((values.initialize(), counts.initialize()))
 
         def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
-            total = values.next(state[0], _wide(value, wide))
+            total = values.next(state[0], cast_placed(value, wide))
             count = counts.next(state[1], federated_eval(count_client, CLIENTS))
             return MeasuredProcessOutput(
                 federated_zip((total.state, count.state)),
-                _mean(quotient, total.result, count.result, value_type),
+                cast_placed(federated_map(quotient, (total.result, count.result)), value_type),
                 federated_zip({"mean_value": total.measurements, "mean_count": count.measurements}),
             )
 

@@ -67,7 +67,7 @@ def add_measurements(
                 (server_measurement_fn, (aggregated.result,)),
             ):
                 if fn is not None:
-                    _add(measurements, fn(*arguments))
+                    _add_measurements_of(fn(*arguments), measurements)
             return MeasuredProcessOutput(aggregated.state, aggregated.result, federated_zip(measurements))
 
         return aggregation_process(process.initialize, value_type, weight_type, body)
@@ -86,8 +86,8 @@ def _check_takes(argument: str, fn: Callable | None, parameters: tuple[str, ...]
         raise InvalidValue(f"add_measurements: {argument} takes {takes}, but is {describe(fn)}") from None
 
 
-def _add(measurements: dict, more: object) -> None:
-    """Adds what a measurement function returned to the measurements, in place.
+def _add_measurements_of(more: object, measurements: dict) -> None:
+    """Adds `more`, which a measurement function returned, to the measurements by name, in place.
 
     Raises:
         TypeMismatch: it is no dict from names and no value with names, or a name is taken.

@@ -108,17 +108,18 @@ class PrivateQuantileEstimationProcess(EstimationProcess):
             moved = tf.clip_by_value(moved, _LEAST, _LARGEST)  # 0 and infinity would stay for ever
             return tf.where(tf.math.is_finite(fraction), moved, estimate)
 
-        def fraction_of(bits: Value) -> Value:
+        def fraction_at_most_estimate(bits: Value) -> Value:
+            """The mean of the clients' bits; NaN without clients."""
             if not secure_estimation:
                 return federated_mean(recheck(bits, zero_or_one))
             pairs = federated_map(bit_with_one, bits)
-            return federated_map(share, federated_secure_sum(pairs, 1))
+            return federated_map(fraction_of_counts, federated_secure_sum(pairs, 1))
 
         @tf_computation(number)
         def bit_with_one(bit: tf.Tensor) -> dict[str, tf.Tensor]:
             return {"at_most_estimate": tf.cast(bit, tf.int32), "clients": tf.constant(1)}
 
-        share = tf_computation(
+        fraction_of_counts = tf_computation(
             lambda counts: tf.cast(counts["at_most_estimate"], tf.float32) / tf.cast(counts["clients"], tf.float32)
         )
 
@@ -129,7 +130,7 @@ class PrivateQuantileEstimationProcess(EstimationProcess):
         @federated_computation(FederatedType(number, SERVER), FederatedType(number, CLIENTS))
         def next_fn(state: Value, value: Value) -> Value:
             bits = federated_map(at_most_estimate, (value, federated_broadcast(state)))
-            return federated_map(move, (state, fraction_of(bits)))
+            return federated_map(move, (state, fraction_at_most_estimate(bits)))
 
         @federated_computation(FederatedType(number, SERVER))
         def report(state: Value) -> Value:

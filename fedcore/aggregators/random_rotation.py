@@ -52,13 +52,13 @@ class _RotationFactory(UnweightedAggregationFactory):
             lambda t: t.dtype.is_real and t.dtype.is_integer == types[0].dtype.is_integer and is_static(t.shape),
         )
 
-        def forth(leaf: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        def rotate_leaf(leaf: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
             vector = tf.reshape(tf.cast(leaf, sum_dtype(as_dtype(leaf.dtype)).numpy), [-1])
             for i in range(self._repeats):
                 vector = self._rotate(vector, seed + i)
             return vector
 
-        def back(vector: tf.Tensor, leaf: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        def restore_leaf(vector: tf.Tensor, leaf: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
             size = math.prod(leaf.shape)
             for i in reversed(range(self._repeats)):
                 vector = self._rotate_back(vector, seed + i, size if i == 0 else int(vector.shape[0]))
@@ -69,13 +69,13 @@ class _RotationFactory(UnweightedAggregationFactory):
 
         @tf_computation(value_type, TensorType("int64"))
         def rotate(value: TensorStructure, seed: tf.Tensor) -> TensorStructure:
-            return tf.nest.pack_sequence_as(value, self._each(forth, seed, tf.nest.flatten(value)))
+            return tf.nest.pack_sequence_as(value, self._each(rotate_leaf, seed, tf.nest.flatten(value)))
 
         inner = self._inner.create(rotate.type_signature.result)
 
         @tf_computation(rotate.type_signature.result, TensorType("int64"), value_type)
         def unrotate(vectors: TensorStructure, seed: tf.Tensor, like: TensorStructure) -> TensorStructure:
-            leaves = self._each(back, seed, tf.nest.flatten(vectors), tf.nest.flatten(like))
+            leaves = self._each(restore_leaf, seed, tf.nest.flatten(vectors), tf.nest.flatten(like))
             return tf.nest.pack_sequence_as(like, leaves)
 
         def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
@@ -87,7 +87,7 @@ class _RotationFactory(UnweightedAggregationFactory):
         return aggregation_process(inner.initialize, value_type, None, body)
 
     def _each(self, fn: Callable, seed: tf.Tensor, *columns: list) -> list:
-        """`fn(*row, seed)` for each row of the columns, with seeds of its own for its rotations."""
+        """`fn(*row, seed)` for each row of the columns; the seeds leave room for one of each repeated rotation."""
         return [fn(*row, seed + i * self._repeats) for i, row in enumerate(zip(*columns, strict=True))]
 
 

@@ -35,6 +35,19 @@ def recheck(value: Value, bound: Callable[..., TensorStructure] | Computation, *
     return federated_map(bound, (sent, *shared) if shared else sent)
 
 
+def bounded_if_exceeding(
+    value: TensorStructure, bounded: TensorStructure, norm: tf.Tensor, limit: tf.Tensor
+) -> TensorStructure:
+    """The bounded value if the norm exceeds the limit by more than rounding does, as a lying client's; else the value.
+
+    Args:
+        bounded: the value with a norm of at most `limit`.
+        norm: of the value.
+    """
+    exceeds = norm > SLACK * tf.cast(limit, norm.dtype)
+    return tf.nest.map_structure(lambda part, sent: tf.where(exceeds, part, sent), bounded, value)
+
+
 def adds_in_the_clear(next_fn: Computation) -> bool:
     """Whether an aggregation adds client values as they are: no secure sums, and no messages of its own."""
     kinds = {op.kind for function in next_fn.module.functions for op in function.operations}

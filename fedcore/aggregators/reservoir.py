@@ -55,6 +55,7 @@ class Reservoir:
         self.rows = rows
 
     def _best(self, keys: tf.Tensor, rows: TensorStructure) -> tuple[tf.Tensor, TensorStructure]:
+        """The `size` rows with the largest keys and these keys, in the order in which they stand."""
         indices = tf.sort(tf.math.top_k(keys, self._size).indices)  # of equal keys, those of empty rows, the first
         return tf.gather(keys, indices), tf.nest.map_structure(lambda x: tf.gather(x, indices), rows)
 
@@ -97,11 +98,11 @@ def federated_sample(value: Value, max_num_samples: int = 100) -> Value:
     """
     size = whole_number("max_num_samples", max_num_samples, at_least=1)
     reservoir = Reservoir(client_member(value, "federated_sample"), size, "federated_sample")
-    return reservoir.sample(value, _values_of(reservoir))
+    return reservoir.sample(value, _rows_without_keys(reservoir))
 
 
-def _values_of(reservoir: Reservoir) -> Computation:
-    return tf_computation(reservoir.type)(lambda given: reservoir.rows(given)[1])
+def _rows_without_keys(reservoir: Reservoir) -> Computation:
+    return tf_computation(reservoir.type)(lambda keys_and_rows: reservoir.rows(keys_and_rows)[1])
 
 
 class UnweightedReservoirSamplingFactory(UnweightedAggregationFactory):
@@ -140,13 +141,13 @@ class UnweightedReservoirSamplingFactory(UnweightedAggregationFactory):
         reservoir = Reservoir(value_type, self._size, "UnweightedReservoirSamplingFactory")
 
         @tf_computation(reservoir.type)
-        def with_keys(given: tuple[tf.Tensor, TensorStructure]) -> dict[str, TensorStructure]:
-            keys, rows = reservoir.rows(given)
+        def with_keys(keys_and_rows: tuple[tf.Tensor, TensorStructure]) -> dict[str, TensorStructure]:
+            keys, rows = reservoir.rows(keys_and_rows)
             order = tf.argsort(keys, direction="DESCENDING")
             samples = tf.nest.map_structure(lambda x: tf.gather(x, order), rows)
             return {"random_values": tf.gather(keys, order), "samples": samples}
 
-        report = with_keys if self._with_keys else _values_of(reservoir)
+        report = with_keys if self._with_keys else _rows_without_keys(reservoir)
         count_client = tf_computation(value_type)(lambda value: tf.constant(1))
 
         @federated_computation

@@ -22,7 +22,7 @@ class FactoryOfRows(UnweightedAggregationFactory):
     """Gathers the clients' values at the server, and reduces those of the finite clients.
 
     Args:
-        name: of the public function.
+        name: of the public function that makes the factory, for messages.
         reduce: (leaves of [finite clients, …], in the dtypes of sums, in the order of the clients) -> the leaves of the
             result, and measurements.
     """
@@ -62,7 +62,11 @@ class FactoryOfRows(UnweightedAggregationFactory):
 
 
 def _by_coordinates(name: str, reduce: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> FactoryOfRows:
-    """A factory that sorts each coordinate over the clients and reduces the sorted rows with `reduce(rows, count)`."""
+    """A factory that sorts each coordinate over the clients, and reduces the sorted rows of each leaf.
+
+    Args:
+        reduce: (leaf with a row for each finite client, number of rows) -> the leaf of the result.
+    """
 
     def reduce_leaves(leaves: list[tf.Tensor]) -> tuple[list[tf.Tensor], tuple]:
         return [reduce(tf.sort(leaf, axis=0), tf.shape(leaf)[0]) for leaf in leaves], ()
@@ -71,7 +75,7 @@ def _by_coordinates(name: str, reduce: Callable[[tf.Tensor, tf.Tensor], tf.Tenso
 
 
 def _finite_clients(leaves: list[tf.Tensor]) -> tf.Tensor:
-    """bool of shape [clients]: whose entries in all leaves, with a row for each client, are finite."""
+    """bool of shape [clients]: whether all entries of a client are finite, in leaves with a row for each client."""
     if not leaves:
         return tf.zeros([0], tf.bool)
     finite = [tf.math.is_finite(tf.reshape(leaf, [tf.shape(leaf)[0], math.prod(leaf.shape[1:])])) for leaf in leaves]
@@ -79,7 +83,7 @@ def _finite_clients(leaves: list[tf.Tensor]) -> tf.Tensor:
 
 
 def mean_of_rows(rows: tf.Tensor) -> tf.Tensor:
-    """The mean of finite rows, whose sum may overflow; NaN of no rows."""
+    """The mean of finite rows, also where their sum overflows; NaN of no rows."""
     mean = tf.reduce_mean(rows, 0)
     return tf.where(tf.math.is_inf(mean), tf.reduce_sum(rows / tf.cast(tf.shape(rows)[0], rows.dtype), 0), mean)
 

@@ -79,7 +79,7 @@ def _levels(low: tf.Tensor, high: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.T
 
 
 def quantize(leaf: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-    """int64 codes from 0 of a tensor clipped into [low, high], two float64. NaN is `low`."""
+    """int64 codes, 0 for `low` and more above, of a tensor clipped into the float64 bounds; NaN counts as `low`."""
     dtype = as_dtype(leaf.dtype)
     low, high = _ordered_bounds(dtype, low, high)
     if dtype.is_integer:
@@ -94,7 +94,7 @@ def quantize(leaf: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
 
 
 def dequantize(code: tf.Tensor, count: tf.Tensor, leaf: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-    """The sum of `count` tensors like `leaf`, of which `code` is the sum of the codes, both int64."""
+    """The sum of `count` tensors of the shape and dtype of `leaf`, from `code`, the int64 sum of their codes."""
     dtype = as_dtype(leaf.dtype)
     low, high = _ordered_bounds(dtype, low, high)
     if dtype.is_integer:  # a sum of codes that wraps is right again after this sum, which wraps back
@@ -105,7 +105,11 @@ def dequantize(code: tf.Tensor, count: tf.Tensor, leaf: tf.Tensor, low: tf.Tenso
 
 
 def largest_code(type_: Type, bounds: tuple[float, float] | None) -> int:
-    """The greatest code of any leaf; bounds that are not known before the program runs are None."""
+    """The greatest code of any leaf.
+
+    Args:
+        bounds: (lower, upper), of several the widest; None if they are not known before the program runs.
+    """
     if not any(t.dtype.is_integer for t in tensor_leaves(type_)):
         return _STEPS
     if bounds is None:
@@ -177,8 +181,8 @@ def secure_quantized_sum(
     def decode(
         codes: TensorStructure, count: tf.Tensor, like: TensorStructure, low: TensorStructure, high: TensorStructure
     ) -> TensorStructure:
-        like_code = iter(tf.nest.flatten(codes))
-        return _leafwise(lambda leaf, *b: dequantize(next(like_code), count, leaf, *b), like, low, high)
+        remaining_codes = iter(tf.nest.flatten(codes))
+        return _leafwise(lambda leaf, *b: dequantize(next(remaining_codes), count, leaf, *b), like, low, high)
 
     bounds = federated_zip((lower_bound, upper_bound))
     sent = federated_map(lambda v, b: encode(v, b[0], b[1]), (client_value, federated_broadcast(bounds)))
@@ -188,7 +192,13 @@ def secure_quantized_sum(
 
 
 def _fixed_bounds(lower_bound: TensorStructure, upper_bound: TensorStructure) -> list[tuple[float, float]]:
-    """The pairs of two structures of numbers; the lower one is at most the upper one."""
+    """The pairs (lower, upper) of two structures of numbers, leaf by leaf.
+
+    Structures with different numbers of leaves are refused later, by `_check_bound`.
+
+    Raises:
+        InvalidValue: a lower bound is above its upper one.
+    """
     lows, highs = tf.nest.flatten(lower_bound), tf.nest.flatten(upper_bound)
     if len(lows) == len(highs) and any(low > high for low, high in zip(lows, highs, strict=True)):
         raise InvalidValue(
@@ -222,15 +232,16 @@ def _leafwise(
 ) -> TensorStructure:
     """`fn(leaf, low, high)` for each leaf, the bounds in float64."""
     leaves = tf.nest.flatten(value)
-    lows, highs = (_for_each(leaves, bound) for bound in (low, high))
+    lows, highs = (_bound_by_leaf(leaves, bound) for bound in (low, high))
     return tf.nest.pack_sequence_as(value, [fn(x, a, b) for x, a, b in zip(leaves, lows, highs, strict=True)])
 
 
-def _for_each(leaves: list, bound: TensorStructure) -> list:
+def _bound_by_leaf(leaves: list, bound: TensorStructure) -> list:
     """One bound in float64 for each leaf; a single bound counts for all leaves."""
     bounds = [tf.cast(b, tf.float64) for b in tf.nest.flatten(bound)]
     return bounds if tf.nest.is_nested(bound) else bounds * len(leaves)
 
 
 def _numbers(name: str, bound: TensorStructure) -> TensorStructure:
+    """The user's argument `name` as float64 numbers; refuses what is no real number."""
     return tf.nest.map_structure(lambda b: np.float64(real_number(name, b)), bound)

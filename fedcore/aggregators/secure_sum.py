@@ -91,12 +91,13 @@ class SecureSumFactory(UnweightedAggregationFactory):
             bounds = {"upper_bound_threshold": self._upper, "lower_bound_threshold": self._lower}
             check_fixed_bounds(leaf.dtype, {name: bound for name, bound in bounds.items() if bound is not None})
         number = TensorType("float64")
+        # Bounds are Python numbers; or estimation processes, if adaptive. Without a lower one they are symmetric.
         lower, upper, adaptive = self._lower, self._upper, self._adaptive
         symmetric = lower is None
-        bounds_of = tf_computation(TensorType("float32"))(
+        symmetric_bounds = tf_computation(TensorType("float32"))(
             lambda top: (tf.cast(-top, tf.float64), tf.cast(top, tf.float64))
         )
-        both = tf_computation(lambda low, high: (tf.cast(low, tf.float64), tf.cast(high, tf.float64)))
+        wide_bounds = tf_computation(lambda low, high: (tf.cast(low, tf.float64), tf.cast(high, tf.float64)))
 
         def fixed_bounds() -> tuple[tf.Tensor, tf.Tensor]:
             return tf.constant(-upper if symmetric else lower, tf.float64), tf.constant(upper, tf.float64)
@@ -105,6 +106,7 @@ class SecureSumFactory(UnweightedAggregationFactory):
         def encode(
             value: TensorStructure, low: tf.Tensor, high: tf.Tensor
         ) -> tuple[TensorStructure, dict[str, tf.Tensor], list[tf.Tensor]]:
+            """(codes, what is counted, the element that each estimation process is given: upper, then lower)."""
             leaves = tf.nest.flatten(value)
             wide = [tf.cast(x, tf.float64) for x in leaves]
             codes = [quantize(leaf, low, high) for leaf in leaves]
@@ -139,11 +141,12 @@ class SecureSumFactory(UnweightedAggregationFactory):
             return upper.initialize() if symmetric else federated_zip((upper.initialize(), lower.initialize()))
 
         def bounds_at(state: Value) -> Value:
+            """(lower, upper) of the round, float64 at the server."""
             if not adaptive:
                 return federated_eval(tf_computation(fixed_bounds), SERVER)
             if symmetric:
-                return federated_map(bounds_of, upper.report(state))
-            return federated_map(both, (lower.report(state[1]), upper.report(state[0])))
+                return federated_map(symmetric_bounds, upper.report(state))
+            return federated_map(wide_bounds, (lower.report(state[1]), upper.report(state[0])))
 
         def next_state(state: Value, observed: Value) -> Value:
             if not adaptive:
@@ -174,6 +177,7 @@ class SecureSumFactory(UnweightedAggregationFactory):
 
     @property
     def _fixed_bounds(self) -> tuple[float, float] | None:
+        """(lower, upper); None for estimated ones."""
         if self._adaptive:
             return None
         return -self._upper if self._lower is None else self._lower, self._upper
