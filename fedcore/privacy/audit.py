@@ -10,12 +10,12 @@ from fedcore.errors import InvalidValue, TypeMismatch
 from fedcore.graphs.tensors.values import leaves_of, to_python, unflatten
 from fedcore.privacy.ledger import Ledger
 from fedcore.privacy.mechanism import at_path, part, private_state_path
-from fedcore.scalars import random_generator, real_number, whole_number
+from fedcore.scalars import python_scalar, random_generator, real_number, whole_number
 from fedcore.templates import AggregationProcess, IterativeProcess
 from fedcore.types import Type, member_of, tensor_leaves
 
-_LOUD = 1e3
-"""Norm of a canary's value, over the clip: it is clipped."""
+_CANARY_NORM = 1e3
+"""Norm of a canary's value, over the clip: so large that an adaptive clip stays below it, and the value is clipped."""
 
 
 @attrs.frozen
@@ -77,7 +77,7 @@ def audit(
         seed: of the directions and of the calls.
     Raises:
         TypeMismatch: as for `Ledger`; a `LearningProcess` comes without `score`, canaries or others.
-        InvalidValue: a number is outside its range, or there are fewer clients than canaries.
+        InvalidValue: a number is outside its range, a score is not finite, or there are fewer clients than canaries.
     Source: Andrew et al. 2023, "One-shot empirical privacy estimation for federated learning", arXiv:2302.03098,
         Algorithm 2. The paper fits both Gaussians and asks for the best test; here both have the larger one's spread,
         the tests are thresholds, and for the lower bound the fit is moved by its standard errors.
@@ -92,6 +92,8 @@ def audit(
         raise InvalidValue(f"confidence is below 1, not {confidence}")
     ledger = Ledger(process, sampler, delta=delta)
     rng = random_generator(seed, 1)
+    canaries = python_scalar(canaries)
+    # The canaries that train, and those that do not: rows of directions, or the users' data.
     inside: Any
     outside: Any
     if isinstance(process, AggregationProcess):
@@ -100,7 +102,7 @@ def audit(
         value_type = member_of(process.next.module.main.parameters[1].type)
         inside, outside = (_directions(rng, canaries, value_type) for _ in range(2))
         others = others or (lambda identifier: _value(np.zeros(inside.shape[1]), value_type))
-        data: Sequence = [_value(_LOUD * _first_clip(process) * row, value_type) for row in inside]
+        data: Sequence = [_value(_CANARY_NORM * _first_clip(process) * row, value_type) for row in inside]
     else:
         if score is None or others is None or isinstance(canaries, int) or len(canaries) < 4:
             raise TypeMismatch("the audit of a LearningProcess needs a list of canaries (4 or more), others and score")
@@ -109,12 +111,12 @@ def audit(
     ids = list(getattr(sampler, "ids", ()))
     if len(ids) < len(data):
         raise InvalidValue(f"{len(data)} canaries need the places of so many clients; the sampler has {len(ids)}")
-    places = {identifier: canary for identifier, canary in zip(ids, data, strict=False)}
+    canary_by_id = dict(zip(ids, data, strict=False))
     first = state = process.initialize.invoke(seed=seed)
     total: Any = 0.0
     for number in range(count):
         cohort = sampler(number, clients_per_round)
-        values = [places[i] if i in places else others(i) for i in cohort]
+        values = [canary_by_id[i] if i in canary_by_id else others(i) for i in cohort]
         if isinstance(process, AggregationProcess):
             output = process.next.invoke(state, values, seed=int(rng.integers(1 << 62)))
             total = total + _vector(output.result, value_type)
@@ -123,19 +125,24 @@ def audit(
         state = output.state
         ledger.record(state, cohort)
     if isinstance(process, AggregationProcess):
-        scored = inside @ total, outside @ total
+        scores = [inside @ total, outside @ total]
     else:
         assert score is not None
-        scores = [np.array([score(first, state, c) for c in some], np.float64) for some in (inside, outside)]
-        scored = scores[0], scores[1]
-    estimate, lower = epsilon_between(*scored, delta, confidence)
+        scores = [np.array([score(first, state, c) for c in group], np.float64) for group in (inside, outside)]
+    estimate, lower = epsilon_between(scores[0], scores[1], delta, confidence)
     return Audit(ledger.epsilon(), estimate, lower, ledger.delta, count, len(data))
 
 
 def epsilon_between(inside: np.ndarray, outside: np.ndarray, delta: float, confidence: float) -> tuple[float, float]:
-    """The epsilon of Gaussians fitted to the scores, and its lower bound."""
+    """(epsilon of Gaussians fitted to the scores of canaries in and out of the training, its lower bound).
+
+    Raises:
+        InvalidValue: a score is not finite.
+    """
     from scipy.special import ndtri
 
+    if not (np.isfinite(inside).all() and np.isfinite(outside).all()):
+        raise InvalidValue("a canary's score is not a finite number, so that the audit finds no epsilon")
     # Of both spreads the larger one, since a smaller spread of either makes the scores easier to tell apart.
     spread = max(float(inside.std(ddof=1)), float(outside.std(ddof=1)), 1e-12)
     distance, margin = float(inside.mean() - outside.mean()), ndtri(confidence)
@@ -145,17 +152,18 @@ def epsilon_between(inside: np.ndarray, outside: np.ndarray, delta: float, confi
 
 
 def _epsilon(distance: float, delta: float) -> float:
-    """The most that a threshold tells of N(distance, 1) and N(0, 1)."""
+    """The greatest log((P - delta) / Q) over thresholds, P and Q being N(distance, 1) and N(0, 1) above a threshold."""
     from scipy.special import log_ndtr
 
     thresholds = np.linspace(-8.0, 8.0, 4001) + distance
-    true, false = log_ndtr(distance - thresholds), log_ndtr(-thresholds)
-    power = np.exp(true) - delta
-    usable = power > 0
-    return float(np.max(np.log(power[usable]) - false[usable], initial=0.0))
+    log_true_positives, log_false_positives = log_ndtr(distance - thresholds), log_ndtr(-thresholds)
+    excess = np.exp(log_true_positives) - delta
+    usable = excess > 0
+    return float(np.max(np.log(excess[usable]) - log_false_positives[usable], initial=0.0))
 
 
 def _first_clip(process: AggregationProcess) -> float:
+    """The clip of the process's first round."""
     return float(part(at_path(process.initialize.invoke(seed=0), private_state_path(process)), "clip"))
 
 
@@ -167,11 +175,12 @@ def _directions(rng: np.random.Generator, count: int, value_type: Type) -> np.nd
 
 
 def _vector(value: Any, value_type: Type) -> np.ndarray:
+    """The elements of a value as a float64 vector, leaf by leaf."""
     return np.concatenate([np.asarray(x, np.float64).ravel() for x in leaves_of(value, value_type)])
 
 
 def _value(row: np.ndarray, value_type: Type) -> Any:
-    """The value of a type whose elements are those of a vector."""
+    """The value of which `_vector` makes the row."""
     leaves, start = [], 0
     for t in tensor_leaves(value_type):
         size = int(np.prod([n or 0 for n in t.sizes]))

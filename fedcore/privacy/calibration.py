@@ -48,17 +48,18 @@ def calibrate(
     delta = valid_delta(delta, participation.population)
     if clients_per_round is None and isinstance(participation, FixedSizeParticipation):
         raise TypeMismatch("calibrate needs clients_per_round, which this sampler is given in every round")
+    # With other samplers, the accounting does not depend on the cohort.
     cohort = whole_number("clients_per_round", 1 if clients_per_round is None else clients_per_round, at_least=1)
     build = factory or (lambda z: DifferentiallyPrivateFactory.gaussian_fixed(z, cohort, 1.0))
 
-    def event(z: float) -> Accounted:
+    def account_with(z: float) -> Accounted:
         aggregator = build(z)
         if not isinstance(aggregator, DifferentiallyPrivateFactory):
             raise TypeMismatch(f"factory makes a DifferentiallyPrivateFactory, not {brief(aggregator)}")
         return account([Round(mechanism_of_factory(aggregator), cohort)] * count, participation, first)
 
     def excess(z: float) -> float:
-        return epsilon_of(event(z), delta, accountant) - target
+        return epsilon_of(account_with(z), delta, accountant) - target
 
     low, high = 0.0, 1.0
     while excess(high) > 0:

@@ -107,13 +107,13 @@ def account(rounds: Sequence[Round], participation: Participation, first_round: 
     if isinstance(participation, FixedSizeParticipation) and not participation.replace:
         return _account_without_replacement(rounds, participation.population)
     if isinstance(participation, FixedSizeParticipation):
-        # In the worst case every draw of a round is the same client.
+        # In the worst case all draws of a round are one client, which moves the sum by `cohort` clips.
         worst = [(r.noise_multiplier, r.cohort**2) for r in rounds]
         return _schedule(worst, "with replacement: a client may be all draws of a round")
-    return _schedule([(z, 1) for z in _least(rounds, participation, first_round)], "at most once a pass")
+    return _schedule([(z, 1) for z in _least_multipliers(rounds, participation, first_round)], "at most once a pass")
 
 
-def _least(rounds: Sequence[Round], participation: PassParticipation, first_round: int) -> list[float]:
+def _least_multipliers(rounds: Sequence[Round], participation: PassParticipation, first_round: int) -> list[float]:
     """The least noise multiplier in each of the ranges of rounds (`windows`) that a client takes part in at most once.
 
     Args:
@@ -130,7 +130,7 @@ def _account_poisson(rounds: Sequence[Round], participation: PoissonParticipatio
     mechanism over a Poisson sample, with the least noise multiplier of the window. The first window begins with the
     first round, though any other division into windows would do.
     """
-    multipliers = _least(rounds, _without_chance(participation), 0)
+    multipliers = _least_multipliers(rounds, _without_chance(participation), 0)
     parts = tuple((poisson_sampled(z, participation.rate), count) for z, count in _run_lengths(multipliers))
     # With several groups, a client that joins or leaves may move others to other groups. So it stays, and sends zeros.
     relation = "ADD_OR_REMOVE_ONE" if participation.period == 1 else "REPLACE_SPECIAL"
@@ -166,7 +166,7 @@ def _account_correlated(rounds: Sequence[Round], participation: Participation, f
                 f"{round_.mechanism} and those of round 1 {mechanism}"
             )
     bands = len(mechanism.coefficients or ())
-    z, copies = mechanism.noise_multiplier, 1
+    z, copies = mechanism.noise_multiplier, 1  # copies of one client in a round, at most
     if isinstance(participation, PoissonParticipation):
         if mechanism.coefficients is not None and bands <= participation.period:
             count = math.ceil(len(rounds) / participation.period)
@@ -179,19 +179,19 @@ def _account_correlated(rounds: Sequence[Round], participation: Participation, f
 
 
 def _account_discrete(rounds: Sequence[Round], participation: Participation, first_round: int) -> Accounted:
-    """By concentrated differential privacy, which sampling is not known to amplify."""
+    """Rounds with discrete noise: by concentrated differential privacy, which sampling is not known to amplify."""
     replace = isinstance(participation, FixedSizeParticipation) and participation.replace
     schedule = _without_chance(participation)
-    copies = max((r.cohort for r in rounds), default=1) if replace else 1
+    copies = max((r.cohort for r in rounds), default=1) if replace else 1  # of one client in a round, at most
     parts = [
         (dp_accounting().ZCDpEvent((copies / z) ** 2 / 2) if z else gaussian(z), count)
-        for z, count in _run_lengths(_least(rounds, schedule, first_round))
+        for z, count in _run_lengths(_least_multipliers(rounds, schedule, first_round))
     ]
     return Accounted(tuple(parts), "REPLACE_SPECIAL", "discrete noise, without amplification")
 
 
 def _without_chance(participation: Participation) -> PassParticipation:
-    """The rounds in which a client may take part, whatever the probability with which it is drawn."""
+    """A participation in which a client may take part in each round for which the given one may draw it."""
     if isinstance(participation, PoissonParticipation):
         return PassParticipation(participation.population, participation.period, participation.period)
     if isinstance(participation, FixedSizeParticipation):
@@ -220,17 +220,22 @@ def squared_sensitivity(
     c = np.asarray(mechanism.coefficients)
     products = np.correlate(c, c, "full")[len(c) - 1 :]  # (CᵀC)_ij by |i - j|; it does not increase
     most = participation.most(first_round, first_round + rounds)
-    row = float(products[0])
+    # The pairs of one round of the client with itself, and with the rounds before and after it at the least distances.
+    products_of_round = float(products[0])
     for number in range(1, most):
         distance = participation.least_distance(number)
         if distance >= len(c):
             break
-        row += 2 * float(products[distance])
-    return most * row
+        products_of_round += 2 * float(products[distance])
+    return most * products_of_round
 
 
 def _squared_in_tree(first: int, stop: int, participation: PassParticipation) -> float:
-    """Sum over the nodes of a tree of the square of how many rounds of a client are below."""
+    """The squared sensitivity of the tree over the rounds `first` to `stop` - 1.
+
+    It is the sum over the nodes of the square of how many rounds of a client are below, level by level: at most
+    Σ counts · the largest count.
+    """
     most, rounds = participation.most(first, stop), stop - first
     return sum(most * min(most, participation.most_within(1 << level)) for level in range(rounds.bit_length()))
 
@@ -258,7 +263,7 @@ def gaussian(noise_multiplier: float) -> Any:
 
 
 def _run_lengths(values: Sequence) -> list[tuple[Any, int]]:
-    """Each value with the number of times that it follows itself."""
+    """Each run of equal values: the value and the length of the run."""
     return [(value, len(list(group))) for value, group in itertools.groupby(values)]
 
 
@@ -291,21 +296,21 @@ def _renyi(event: Any, relation: str) -> np.ndarray:
     """The Rényi divergences of an event at the accountant's orders; infinite at orders that it cannot compute."""
     dp = dp_accounting()
 
-    def at(orders: np.ndarray) -> np.ndarray:
+    def divergences_at(orders: np.ndarray) -> np.ndarray:
         accountant = dp.rdp.RdpAccountant(orders, neighboring_relation=dp.NeighboringRelation[relation])
         return accountant.compose(event).rdp
 
     orders = dp.rdp.RdpAccountant().orders
     if not isinstance(event, dp.PoissonSampledDpEvent) or event.sampling_probability == 1:
-        return at(orders)
+        return divergences_at(orders)
     divergences = np.full(len(orders), np.inf)
     ends = _series_ends(event.sampling_probability, event.event.noise_multiplier, orders)
-    divergences[ends] = at(orders[ends])
+    divergences[ends] = divergences_at(orders[ends])
     return divergences
 
 
 def _series_ends(q: float, sigma: float, orders: np.ndarray) -> np.ndarray:
-    """At which orders dp-accounting computes the divergence of a Poisson-sampled Gaussian mechanism.
+    """bool for each order: whether dp-accounting computes the divergence of a Poisson-sampled Gaussian mechanism.
 
     At a fractional order it sums a series up to terms below e^-30 of the sum, and at most 1000: where they decrease
     more slowly, it warns after all 1000, and leaves the order out.

@@ -15,7 +15,7 @@ def account_examples(parts: Iterable[tuple[float, float, int]]) -> Accounted:
     The two worlds differ by a record that is there or adds zeros in its place; how many records there are is public.
 
     Args:
-        parts: noise multiplier, sampling rate, and number of passes.
+        parts: of gradients with equal noise, each (noise multiplier, sampling rate, number of passes).
     """
     events = tuple((gaussian(z) if rate == 1 else poisson_sampled(z, rate), passes) for z, rate, passes in parts)
     return Accounted(events, "REPLACE_SPECIAL", "Poisson sampling of each batch")

@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from fedcore.analytics.hierarchical_histogram import create_hierarchical_histogram_aggregation_factory
 from fedcore.privacy.events import Round, account, epsilon_of
 from fedcore.privacy.ledger import valid_delta
 from fedcore.privacy.mechanism import at_path, mechanism_of_state, private_state_path
@@ -39,15 +40,13 @@ def histogram_epsilon(delta: float, *, rounds: int = 1, accountant: str = "rdp",
         >>> round(fc.privacy.histogram_epsilon(1e-5, **options), 2)
         0.98
     """
-    from fedcore.analytics.hierarchical_histogram import create_hierarchical_histogram_aggregation_factory
-
     count, delta = whole_number("rounds", rounds, at_least=0), valid_delta(delta, 1)
     factory = create_hierarchical_histogram_aggregation_factory(**options)
     if options.get("dp_mechanism", "no-noise") == "no-noise":
         return math.inf if count else 0.0
     process = factory.create(TensorType("int32", [options["num_bins"]]))
     private = at_path(process.initialize(), private_state_path(process))
-    if hasattr(private, "clients"):  # those of a round, in the state after it
+    if hasattr(private, "clients"):  # of a distributed sum: 0 in the first state, those of the round after one
         private = attrs.evolve(private, clients=np.int64(options["clients_per_round"]))
     mechanism = mechanism_of_state(private)
     return epsilon_of(account([Round(mechanism, 1)] * count, every_round(1)), delta, accountant)

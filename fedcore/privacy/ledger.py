@@ -94,8 +94,7 @@ class Ledger:
             >>> ledger.record(after, sampler(0))['noise_multiplier']
             1.0
         """
-        private = at_path(state, self._path)
-        count = int(np.asarray(part(private, "round")))
+        private, count = at_path(state, self._path), self.rounds_of_noise(state)
         if self._states and count != self._states[-1] + 1:
             raise InvalidValue(
                 f"the state has done {count} rounds of noise, and {self._states[-1]} when a round was last recorded: "
@@ -114,7 +113,7 @@ class Ledger:
         return self._as_row(mechanism)
 
     def _as_row(self, mechanism: Mechanism) -> dict[str, Any]:
-        """The result of `record`."""
+        """The result of `record`, for a round with this mechanism."""
         return {
             "round": len(self._rounds),
             "epsilon": self.epsilon(),
@@ -146,19 +145,17 @@ class Ledger:
             >>> ledger.record_again(kept, sampler(0))['epsilon'] > record['epsilon']
             True
         """
-        private = at_path(state, self._path)
-        count = int(np.asarray(part(private, "round")))
+        private, count = at_path(state, self._path), self.rounds_of_noise(state)
         if not 1 <= count <= len(self._rounds):
             raise InvalidValue(f"the state has done {count} rounds of noise, of which no result is recorded")
         earlier, mechanism = self._rounds[count - 1], mechanism_of_state(private)
         if mechanism.is_correlated or not draws_from_own_key(private):
-            why = (
-                "its noise is correlated with that of other rounds"
-                if mechanism.is_correlated
-                else ("both have the same noise: their difference tells of the clients without noise")
-            )
+            why = "both have the same noise: their difference tells of the clients without noise"
+            if mechanism.is_correlated:
+                why = "its noise is correlated with that of other rounds"
             raise InvalidValue(f"round {count} of noise has another result, and {why}")
         size = self._round_size(private, cohort, self._first + count - 1)
+        # A `Round` has one mechanism for all its results: that of the least noise, and the largest cohort.
         if mechanism.noise_multiplier > earlier.mechanism.noise_multiplier:
             mechanism = earlier.mechanism
         added = attrs.evolve(
@@ -245,7 +242,12 @@ class Ledger:
         self._rounds, self._states = list(map(round_of_plain, state["rounds"])), [int(n) for n in state["states"]]
 
     def last_release(self, state: Any, digest: str) -> Release:
-        """The result that was recorded last, of which `state` is the state, for a journal."""
+        """The result that was recorded last, as an entry of a journal.
+
+        Args:
+            state: the process's state after that result.
+            digest: of the model's weights in it.
+        """
         count = self.rounds_of_noise(state)
         return Release(count, digest, attrs.evolve(self._rounds[count - 1], releases=1))
 
@@ -255,15 +257,15 @@ class Ledger:
         Raises:
             InvalidValue: the journal leaves out a round.
         """
-        rounds = list(self._rounds)
+        rounds = list(self._rounds)  # rounds[i] has done i + 1 rounds of noise: `Release.count`
         for count, group in itertools.groupby(sorted(releases, key=lambda r: r.count), lambda r: r.count):
             results = list(group)
             if count > len(rounds) + 1:
                 raise InvalidValue(f"the journal of releases leaves out round {len(rounds) + 1} of noise")
             if count == len(rounds) + 1:
                 rounds.append(results[0].round)
-            merged = max(len(results), rounds[count - 1].releases)
-            rounds[count - 1] = attrs.evolve(rounds[count - 1], releases=merged)
+            num_releases = max(len(results), rounds[count - 1].releases)
+            rounds[count - 1] = attrs.evolve(rounds[count - 1], releases=num_releases)
         self._rounds, self._states = rounds, list(range(1, len(rounds) + 1))
 
     def __repr__(self) -> str:
@@ -291,8 +293,8 @@ class Ledger:
             expected = population / participation.period * participation.rate
         elif isinstance(participation, PassParticipation):
             expected = math.ceil(population / participation.rounds)
-        is_other = isinstance(participation, PoissonParticipation) and abs(expected - stands_for) > 0.5
-        if is_other or stands_for > expected + 0.5:
+        is_other_rate = isinstance(participation, PoissonParticipation) and abs(expected - stands_for) > 0.5
+        if is_other_rate or stands_for > expected + 0.5:
             most = "" if isinstance(participation, PoissonParticipation) else "at most "
             raise InvalidValue(
                 f"the noise is that of rounds of {stands_for:g} clients (noise_cohort_size), but the ledger's sampler "
@@ -313,11 +315,8 @@ class Ledger:
         size = whole_number("cohort, if no list of identifiers,", cohort, at_least=0)
         population, participation = self.participation.population, self.participation
         if isinstance(participation, PoissonParticipation):
-            groups = population / participation.period
-            expected, spread = (
-                groups * participation.rate,
-                math.sqrt(groups * participation.rate * (1 - participation.rate)),
-            )
+            expected = population / participation.period * participation.rate
+            spread = math.sqrt(expected * (1 - participation.rate))  # the standard deviation
             if abs(size - expected) > _IMPROBABLE * spread + 1:
                 raise InvalidValue(
                     f"Poisson sampling draws {expected:g} clients a round, give or take {spread:.3g}, not {size}: the "

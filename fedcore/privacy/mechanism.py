@@ -80,6 +80,7 @@ def at_path(state: Any, path: list[str]) -> Any:
 
 
 def part(value: Any, name: str) -> Any:
+    """A part of a container, a dict or a list; that of a list or tuple without names by its number as text."""
     if isinstance(value, list | tuple) and name.isdigit():
         return value[int(name)]
     return value[name] if isinstance(value, dict) else getattr(value, name)
@@ -93,8 +94,17 @@ def mechanism_of_state(private: Any) -> Mechanism:
     """
     if "sensitivity" in _names(private):
         return _distributed_mechanism(private)
+    return Mechanism(_noise_multiplier(private), *_noise_correlation(part(private, "noise")))
+
+
+def _noise_multiplier(private: Any) -> float:
+    """That of the sum, or with an adaptive clip of the Gaussian mechanism which sum and count are as private as.
+
+    Raises:
+        InvalidValue: a number in the state is none that a factory makes.
+    """
     clip, multiplier = (float(np.asarray(part(private, name))) for name in ("clip", "noise_multiplier"))
-    count = part(private, "count_stddev")
+    count = part(private, "count_stddev")  # an empty tuple or list with a fixed clip
     for name, number, least in (("clip", clip, "above 0"), ("noise_multiplier", multiplier, "0 or more")):
         if not math.isfinite(number) or number < 0 or (name == "clip" and number == 0):
             raise InvalidValue(f"{name} of the state is a finite number, {least}, not {number}")
@@ -102,21 +112,35 @@ def mechanism_of_state(private: Any) -> Mechanism:
         count_stddev = float(np.asarray(count))
         if not (math.isfinite(count_stddev) and count_stddev >= 0):
             raise InvalidValue(f"count_stddev of the state is a finite number, 0 or more, not {count_stddev}")
-        both = multiplier and count_stddev
-        multiplier = (multiplier**-2 + (2 * count_stddev) ** -2) ** -0.5 if both else 0.0
-    noise = part(private, "noise")
-    keys = _names(noise)
-    restart, coefficients = None, None
-    if keys == {a.name for a in attrs.fields(TreeNoiseState)}:
+        has_noise = multiplier and count_stddev  # a sum or a count without noise reveals the clients' values
+        multiplier = (multiplier**-2 + (2 * count_stddev) ** -2) ** -0.5 if has_noise else 0.0
+    return _rounded(multiplier)
+
+
+def _noise_correlation(noise: Any) -> tuple[int | None, tuple[float, ...] | None]:
+    """(restart_every, coefficients) of a `Mechanism`, from the state of its noise.
+
+    Raises:
+        InvalidValue: a number in the state is none that a factory makes.
+    """
+    names = _names(noise)
+    if names == {a.name for a in attrs.fields(TreeNoiseState)}:
         restart = int(part(noise, "restart_every"))
         levels = len(part(noise, "nodes"))
         if not 1 <= restart < 1 << levels:
             raise InvalidValue(f"restart_every of a tree of {levels} levels is 1 to {(1 << levels) - 1}, not {restart}")
-    elif keys == {a.name for a in attrs.fields(BandedNoiseState)}:
-        coefficients = tuple(float(f"{c:.{_DIGITS}g}") for c in np.asarray(part(noise, "coefficients")))
+        return restart, None
+    if names == {a.name for a in attrs.fields(BandedNoiseState)}:
+        coefficients = tuple(_rounded(c) for c in np.asarray(part(noise, "coefficients")))
         if not all(a >= b >= 0 for a, b in itertools.pairwise((math.inf, *coefficients))) or not coefficients[0]:
             raise InvalidValue("the coefficients of a banded mechanism are positive and do not increase")
-    return Mechanism(float(f"{multiplier:.{_DIGITS}g}"), restart, coefficients)
+        return None, coefficients
+    return None, None
+
+
+def _rounded(number: float) -> float:
+    """The number with the significant digits that float32 has, so that equal noise is equal in all rounds."""
+    return float(f"{number:.{_DIGITS}g}")
 
 
 def noise_cohort_size(private: Any) -> float | None:
@@ -139,7 +163,7 @@ def draws_from_own_key(private: Any) -> bool:
 
 
 def _names(value: Any) -> set[str]:
-    """The names of the parts of a struct."""
+    """The names of the parts of an attrs object or a dict; none of anything else."""
     return set(value) if isinstance(value, dict) else {a.name for a in getattr(type(value), "__attrs_attrs__", ())}
 
 
@@ -148,16 +172,18 @@ def _distributed_mechanism(private: Any) -> Mechanism:
 
     Source: Kairouz, Liu, Steinke 2021, arXiv:2102.06387, Proposition 14.
     """
-    longest, stddev = (float(np.asarray(part(private, name))) for name in ("sensitivity", "noise_stddev"))
+    sensitivity, stddev = (float(np.asarray(part(private, name))) for name in ("sensitivity", "noise_stddev"))
     dimension, clients = (int(np.asarray(part(private, name))) for name in ("dimension", "clients"))
-    if not (0 < longest < math.inf and 0 <= stddev < math.inf and dimension >= 1 and clients >= 0):
+    if not (0 < sensitivity < math.inf and 0 <= stddev < math.inf and dimension >= 1 and clients >= 0):
         raise InvalidValue(
             "sensitivity and dimension of the state are above 0, noise_stddev and clients 0 or more, not "
-            f"{longest}, {dimension}, {stddev} and {clients}"
+            f"{sensitivity}, {dimension}, {stddev} and {clients}"
         )
     if not stddev:
         return Mechanism(0.0, is_discrete=True)
-    away = 10 * sum(math.exp(-2 * (math.pi * stddev) ** 2 * k / (k + 1)) for k in range(1, clients))
-    ratio = longest / (math.sqrt(max(clients, 1)) * stddev)
-    concentrated = min(math.sqrt(ratio**2 + away * dimension / 2), ratio + away * math.sqrt(dimension))
-    return Mechanism(float(f"{1 / concentrated:.{_DIGITS}g}"), is_discrete=True)
+    # How far the sum of discrete Gaussians is from one; τ in the source.
+    distance = 10 * sum(math.exp(-2 * (math.pi * stddev) ** 2 * k / (k + 1)) for k in range(1, clients))
+    ratio = sensitivity / (math.sqrt(max(clients, 1)) * stddev)
+    # The sum is (epsilon² / 2)-concentrated differentially private, as a Gaussian of noise multiplier 1 / epsilon is.
+    epsilon = min(math.sqrt(ratio**2 + distance * dimension / 2), ratio + distance * math.sqrt(dimension))
+    return Mechanism(_rounded(1 / epsilon), is_discrete=True)

@@ -13,13 +13,18 @@ from fedcore.ir.operations import TO_SERVER, lookup
 from fedcore.types import StructType, Type, member_of
 
 _RELEASE = re.compile(r"release_private_sum(_\d+)?")
-_PASSED_ON = ("struct", "federated_zip", "federated_broadcast", "federated_value")
+_KEEPS_LEAVES = ("struct", "federated_zip", "federated_broadcast", "federated_value")
+"""Operations whose result has the leaves of their operands, in order."""
 
 Marks = list[bool]
+"""For each leaf of a value, in order: whether clients' values reach it without noise."""
 
 
 def noiseless_results(module: Module) -> list[str]:
-    """The paths of such leaves, as in `metrics.client_work.train.loss`."""
+    """The paths of the leaves of the result that clients' values reach without noise.
+
+    A path is as `metrics.client_work.train.loss`; the client values of a parameter are not marked before they cross.
+    """
     main = module.main
     parameter_marks = [[False] * count(p.type) for p in main.parameters]
     marks = _function_marks(module, main, parameter_marks)
@@ -32,6 +37,7 @@ def releases(module: Module) -> bool:
 
 
 def _function_marks(module: Module, function: Function, arguments: list[Marks]) -> Marks:
+    """The marks of a function's result, from those of its arguments."""
     types = function.types()
     marks_by_name = dict(zip((p.name for p in function.parameters), arguments, strict=True))
     for op in function.operations:
@@ -43,9 +49,10 @@ def _function_marks(module: Module, function: Function, arguments: list[Marks]) 
 
 
 def _operation_marks(module: Module, op: Operation, operands: list[Marks], types: list[Type]) -> Marks:
+    """The marks of an operation's result, from the marks and the types of its operands that are values."""
     everything = [mark for marks in operands for mark in marks]
     size = count(op.type)
-    if op.kind in _PASSED_ON and len(everything) == size:
+    if op.kind in _KEEPS_LEAVES and len(everything) == size:
         return everything
     if op.kind == "item":
         start = start_of(types[0], op.attributes["index"])
@@ -66,6 +73,7 @@ def _operation_marks(module: Module, op: Operation, operands: list[Marks], types
 
 
 def _paths(type_: Type, path: str) -> list[str]:
+    """The path of each leaf of a type, beginning with `path`; a struct without parts is a leaf here."""
     member = member_of(type_)
     if not isinstance(member, StructType) or not member.types:
         return [path]

@@ -45,7 +45,7 @@ def digest_of(weights: Any) -> str:
 
 
 def round_of_plain(plain: dict[str, Any]) -> Round:
-    """The round that `attrs.asdict` made a dict of, also after JSON."""
+    """The `Round` of which `attrs.asdict` made a dict, also after JSON, which makes lists of tuples."""
     mechanism = dict(plain["mechanism"])
     if mechanism["coefficients"] is not None:
         mechanism["coefficients"] = tuple(map(float, mechanism["coefficients"]))

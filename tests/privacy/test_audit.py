@@ -59,10 +59,15 @@ def test_the_estimate_of_gaussian_scores_is_the_epsilon_of_the_mechanism(noise):
     assert 0.8 * exact < lower < estimate < 1.01 * exact
 
 
+def test_scores_that_are_not_finite_pass_no_audit():
+    with pytest.raises(FedcoreError, match="a canary's score is not a finite number"):
+        epsilon_between(np.array([1.0, np.nan]), np.array([0.0, 1.0]), 1e-4, 0.95)
+
+
 def test_what_cannot_be_audited_says_why():
     process = DP.gaussian_fixed(1.5, 60, 0.7).create(VECTOR)
     for options, says in (
-        ({"canaries": 61}, "61 canaries need the places of so many clients; the sampler has 60"),
+        ({"canaries": np.int64(61)}, "61 canaries need the places of so many clients; the sampler has 60"),
         ({"confidence": 1.0}, "confidence is below 1"),
         ({"rounds": 0}, "rounds is a whole number, 1 or more"),
         ({"score": max}, "score is its own"),
