@@ -79,7 +79,7 @@ class HyperLogLogFactory(UnweightedAggregationFactory):
 
         @tf_computation(registers.type_signature.result)
         def estimate(register_values: tf.Tensor) -> tf.Tensor:
-            m = 2**precision
+            m = 2**precision  # the letters of Figure 3; the numbers are its bias corrections
             alpha = {4: 0.673, 5: 0.697, 6: 0.709}.get(precision, 0.7213 / (1 + 1.079 / m))
             ranks = tf.cast(register_values, tf.float64)
             raw = alpha * m * m / tf.reduce_sum(0.5**ranks)
@@ -177,23 +177,32 @@ def build_federated_secure_max_computation(*, precision: int = 5, hash_bits: int
 
 
 def _registers(
-    values: SymbolicDataset, hashed: Callable[[tf.Tensor], tf.Tensor], precision: int, hash_bits: int
+    values: SymbolicDataset, hash_fn: Callable[[tf.Tensor], tf.Tensor], precision: int, hash_bits: int
 ) -> tf.Tensor:
-    tail = hash_bits - precision
-    powers = tf.constant([2**i for i in range(tail)], tf.int64)
+    """The registers of one client, int64 [2^precision]: the greatest rank of its hashes in each, 0 for none.
+
+    Args:
+        hash_fn: (vector of elements of `values`) -> int64 hashes below 2^hash_bits.
+    """
+    rank_bits = hash_bits - precision
+    powers = tf.constant([2**i for i in range(rank_bits)], tf.int64)
 
     def update_registers(registers: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
-        numbers = hashed(batch)
-        low_bits = tf.bitwise.bitwise_and(numbers, tf.constant(2**tail - 1, tf.int64))
-        ranks = 1 + tf.math.count_nonzero(low_bits[:, None] < powers, 1)
-        places = tf.bitwise.right_shift(numbers, tf.constant(tail, tf.int64))
-        return tf.tensor_scatter_nd_max(registers, places[:, None], ranks)
+        hashes = hash_fn(batch)
+        low_bits = tf.bitwise.bitwise_and(hashes, tf.constant(2**rank_bits - 1, tf.int64))
+        ranks = 1 + tf.math.count_nonzero(low_bits[:, None] < powers, 1)  # 1 + the zeros before the first 1
+        indices = tf.bitwise.right_shift(hashes, tf.constant(rank_bits, tf.int64))
+        return tf.tensor_scatter_nd_max(registers, indices[:, None], ranks)
 
     return values.batch(_BATCH).reduce(tf.zeros([2**precision], tf.int64), update_registers)
 
 
 def _secure_max(registers: Value, largest: int) -> Value:
-    """The greatest value of each register: which values occur at all is read from a secure sum of marks."""
+    """The greatest value of each register, by a secure sum of one-hot marks: how many clients have which value.
+
+    Args:
+        registers: client value, an integer vector with values of 0 to `largest`; greater ones are left out.
+    """
     marks = tf_computation(member_of(registers.type))(lambda x: tf.one_hot(x, largest + 1, dtype=tf.int32))
     (register,) = tensor_leaves(member_of(registers.type))
 

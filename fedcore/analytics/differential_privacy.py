@@ -38,12 +38,14 @@ def analytic_gauss_stddev(epsilon: float, delta: float, norm_bound: float, tol: 
         return math.inf
 
     def delta_at(sigma: float) -> float:
-        def below(x: float) -> float:
+        """The delta of noise of `sigma` standard deviations for a norm bound of 1: Theorem 8."""
+
+        def normal_cdf(x: float) -> float:
             return math.erfc(-x / math.sqrt(2)) / 2
 
-        tail = below(-1 / (2 * sigma) - epsilon * sigma)
-        weighted = math.exp(epsilon + math.log(tail)) if tail else 0.0
-        return below(1 / (2 * sigma) - epsilon * sigma) - weighted
+        tail = normal_cdf(-1 / (2 * sigma) - epsilon * sigma)
+        weighted = math.exp(epsilon + math.log(tail)) if tail else 0.0  # the exponential alone may overflow
+        return normal_cdf(1 / (2 * sigma) - epsilon * sigma) - weighted
 
     low, high = 0.0, 1.0
     while delta_at(high) > delta:

@@ -300,6 +300,10 @@ def test_tables_and_values_that_are_no_numbers_are_refused():
         iblt.IbltTensorEncoder([1], 10, string_max_bytes=8).compute_iblt(["a"], [["x"]])
 
 
+def test_an_empty_list_is_no_strings():
+    assert not iblt.IbltEncoder(10, string_max_bytes=8).compute_iblt([], []).numpy().any()
+
+
 def test_no_strings_have_an_empty_list_of_counts():
     table = iblt.IbltEncoder(10, string_max_bytes=8).compute_iblt(tf.constant([], tf.string), [])
     assert not np.any(table.numpy())

@@ -63,13 +63,18 @@ class HierarchicalHistogramDecoder:
         self._estimates = self._least_squares() if use_efficient else self._layers
 
     def _least_squares(self) -> list[np.ndarray]:
-        """The consistent tree nearest to this one: upwards the best estimate from the subtree, then downwards."""
-        k, up = self._arity, [np.asarray(self._layers[-1], np.float64)]
+        """The layers of the consistent tree nearest to this one, by Theorem 3 of the class's source.
+
+        From the bins up, each node is estimated from its subtree: its own noisy value and the sum of its children's
+        estimates, weighted. From the root down, what a node has more than its children is divided among them.
+        """
+        k, subtree_estimates = self._arity, [np.asarray(self._layers[-1], np.float64)]
         for height, layer in enumerate(reversed(self._layers[:-1]), start=2):
-            below = up[0].reshape(-1, k).sum(1)
-            up.insert(0, ((k**height - k ** (height - 1)) * layer + (k ** (height - 1) - 1) * below) / (k**height - 1))
-        fitted_layers = up[:1]
-        for layer in up[1:]:
+            below = subtree_estimates[0].reshape(-1, k).sum(1)
+            weighted = (k**height - k ** (height - 1)) * layer + (k ** (height - 1) - 1) * below
+            subtree_estimates.insert(0, weighted / (k**height - 1))
+        fitted_layers = subtree_estimates[:1]
+        for layer in subtree_estimates[1:]:
             missing = fitted_layers[-1] - layer.reshape(-1, k).sum(1)
             fitted_layers.append(layer + np.repeat(missing / k, k))
         return fitted_layers

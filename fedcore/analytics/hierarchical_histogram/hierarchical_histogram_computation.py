@@ -99,7 +99,7 @@ def build_hierarchical_histogram_computation(
         def count_batch(histogram: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
             inside = (batch >= low) & (batch < high)
             places = tf.where(inside, tf.floor((batch - low) * (bins / (high - low))), 0.0)
-            indices = tf.minimum(tf.cast(places, tf.int32), bins - 1)
+            indices = tf.minimum(tf.cast(places, tf.int32), bins - 1)  # rounding may give `bins`
             return histogram + tf.math.unsorted_segment_sum(tf.cast(inside, tf.int32), indices, bins)
 
         return records.batch(_BATCH).reduce(tf.zeros([bins], tf.int32), count_batch)
@@ -143,7 +143,7 @@ def build_hierarchical_histogram_process(*args: Any, **options: Any) -> Iterativ
     dtype = tf.int32 if bound_arguments.arguments["dp_mechanism"] == "no-noise" else tf.float32
 
     @tf_computation
-    def nothing() -> ServerOutput:
+    def no_round() -> ServerOutput:
         histogram = {
             "flat_values": tf.zeros([splits[-1]], dtype),
             "nested_row_splits": [tf.constant(splits, tf.int64)],
@@ -152,7 +152,7 @@ def build_hierarchical_histogram_process(*args: Any, **options: Any) -> Iterativ
 
     @federated_computation
     def initialize() -> Value:
-        return federated_eval(nothing, SERVER)
+        return federated_eval(no_round, SERVER)
 
     @federated_computation(initialize.type_signature.result, one_round.type_signature.parameter)
     def next_fn(state: Value, client_data: Value) -> tuple[Value, Value]:

@@ -87,9 +87,10 @@ def create_hierarchical_histogram_aggregation_factory(
 
 
 def _largest_norm(depth: int, arity: int, most: int, distinct: bool) -> float:
-    """The greatest L2 norm of a client's tree.
+    """The greatest L2 norm of the tree of a client with `most` records.
 
-    A layer that is h above the bins holds `most` records in all, and `arity`^h in a node if records are distinct.
+    A layer that is h above the bins holds `most` records in all; a node of it, with one record a bin at most if they
+    are `distinct`, holds `arity`^h.
     """
     if not distinct:
         return most * math.sqrt(depth)

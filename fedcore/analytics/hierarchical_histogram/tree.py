@@ -110,6 +110,7 @@ class TreeSumFactory(UnweightedAggregationFactory):
 
 
 def _bins(value_type: Type, who: str) -> int:
+    """The number of bins of a histogram type; refuses all but vectors of a known size above 0."""
     size = value_type.sizes[0] if isinstance(value_type, TensorType) and len(value_type.sizes) == 1 else None
     if not size:
         raise TypeMismatch(f"{who} aggregates histograms, vectors of a known size, not {value_type}")

@@ -43,7 +43,7 @@ class Chunker:
 
     @property
     def max_length(self) -> int:
-        """Bytes of the integers of one string."""
+        """Bytes of the integers of one string: `string_max_bytes`, rounded up to whole integers."""
         return math.ceil(self.string_max_bytes / self.chunk_bytes) * self.chunk_bytes
 
     def get_num_chunks(self) -> int:
@@ -66,7 +66,7 @@ class Chunker:
         parts = chunks[:, self.has_length :, None]
         places = tf.constant([8 * i for i in range(self.chunk_bytes)], self.dtype)
         raw = tf.bitwise.bitwise_and(tf.bitwise.right_shift(parts, places), tf.constant(255, self.dtype))
-        first = b"\0" if self.has_length else b""
+        first = b"\0" if self.has_length else b""  # text has no NUL: zeros only fill the integers
         letters = tf.constant([first, *(bytes([i]) for i in range(1, 256))])
         strings = tf.strings.reduce_join(tf.gather(letters, tf.reshape(raw, [-1, self.max_length])), 1)
         if not self.has_length:
@@ -117,7 +117,7 @@ def create_chunker(
         largest = whole_number("max_chunk_value", max_chunk_value, at_least=1)
         if largest > dtype.max:
             raise InvalidValue(f"max_chunk_value is {largest}, which {dtype.name} does not hold")
-    chunk_bytes = (largest.bit_length() - 1) // 8
+    chunk_bytes = (largest.bit_length() - 1) // 8  # any so many bytes are at most `largest`
     has_length = encoding is CharacterEncoding.UNKNOWN
     if chunk_bytes < 1 or (has_length and size > largest):
         raise InvalidValue(f"max_chunk_value is {largest}: a byte, and a length of up to {size}, do not fit into it")

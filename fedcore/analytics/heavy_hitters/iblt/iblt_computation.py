@@ -108,8 +108,8 @@ def build_iblt_computation(
         "seed": seed,
     }
     encoder = IbltTensorEncoder([1], **options)
-    least = whole_number("k_anonymity", k_anonymity, at_least=1)
-    size = whole_number("batch_size", batch_size, at_least=1)
+    k_anonymity = whole_number("k_anonymity", k_anonymity, at_least=1)
+    batch_size = whole_number("batch_size", batch_size, at_least=1)
     if max_words_per_user is not None:
         max_words_per_user = whole_number("max_words_per_user", max_words_per_user, at_least=1)
     if max_heavy_hitters is not None:
@@ -120,21 +120,18 @@ def build_iblt_computation(
 
     @tf_computation(STRINGS)
     def compute_sketch(dataset: SymbolicDataset) -> tuple[tf.Tensor, tf.Tensor]:
-        strings, counts = clipped_counts(dataset, max_words_per_user, multi_contribution, size, string_max_bytes)
+        strings, counts = clipped_counts(dataset, max_words_per_user, multi_contribution, batch_size, string_max_bytes)
         return encoder.compute_iblt(strings, counts[:, None])
 
     @tf_computation(*compute_sketch.type_signature.result.types)  # type: ignore[attr-defined]
     def decode_heavy_hitters(sketch: tf.Tensor, table: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        strings, clients, counts, left = decode(iblt=sketch, iblt_values=table, value_shape=(1,), **options)
+        strings, clients, counts, num_not_decoded = decode(iblt=sketch, iblt_values=table, value_shape=(1,), **options)
         counts = tf.squeeze(counts, 1)
-        best = tf.where(clients >= least)[:, 0]
-        if max_heavy_hitters is not None:
-            most = tf.minimum(max_heavy_hitters, tf.size(best))
-            best = tf.gather(best, tf.math.top_k(tf.gather(counts, best), most).indices)
-        strings, clients, counts = (tf.gather(x, best) for x in (strings, clients, counts))
+        indices = _heavy_hitter_indices(clients, counts, k_anonymity, max_heavy_hitters)
+        strings, clients, counts = (tf.gather(x, indices) for x in (strings, clients, counts))
         if string_postprocessor is not None:
             strings = string_postprocessor(strings)
-        return strings, clients, counts, left
+        return strings, clients, counts, num_not_decoded
 
     now = tf_computation(lambda: tf.cast(tf.timestamp(), tf.int64))
     count_client = tf_computation(lambda: tf.constant(1))
@@ -142,12 +139,12 @@ def build_iblt_computation(
     @federated_computation(FederatedType(STRINGS, CLIENTS))
     def heavy_hitters_round(examples: Value) -> Value:
         began = federated_eval(now, SERVER)
-        here = federated_eval(count_client, CLIENTS)
+        ones = federated_eval(count_client, CLIENTS)
         sketch, table = federated_map(compute_sketch, examples)
         if secure_sum_bitwidth is None:
-            clients, sketch, table = federated_sum(here), federated_sum(sketch), federated_sum(table)
+            clients, sketch, table = federated_sum(ones), federated_sum(sketch), federated_sum(table)
         else:
-            clients = federated_secure_sum(here, 1)
+            clients = federated_secure_sum(ones, 1)
             sketch = federated_secure_modular_sum(sketch, DEFAULT_FIELD_SIZE)
             table = federated_secure_sum(table, 2**secure_sum_bitwidth - 1)
         heavy_hitters = federated_map(decode_heavy_hitters, (sketch, table))
@@ -156,3 +153,14 @@ def build_iblt_computation(
         )
 
     return heavy_hitters_round
+
+
+def _heavy_hitter_indices(
+    clients: tf.Tensor, counts: tf.Tensor, k_anonymity: int, max_heavy_hitters: int | None
+) -> tf.Tensor:
+    """Which decoded strings are in the result, by the clients and the count of each; see `build_iblt_computation`."""
+    indices = tf.where(clients >= k_anonymity)[:, 0]
+    if max_heavy_hitters is None:
+        return indices
+    size = tf.minimum(max_heavy_hitters, tf.size(indices))
+    return tf.gather(indices, tf.math.top_k(tf.gather(counts, indices), size).indices)

@@ -27,9 +27,9 @@ class IbltOutput(NamedTuple):
     """The result of an `IbltFactory`.
 
     Args:
-        output_strings: str[?].
+        output_strings: str[?], each decoded string once.
         string_values: int64[?,n], the sums of each string's values.
-        num_not_decoded: int64.
+        num_not_decoded: int64, how many strings of clients were not decoded, each counted for each of its clients.
     """
 
     output_strings: Any
@@ -92,25 +92,18 @@ class IbltFactory(UnweightedAggregationFactory):
             "repetitions": repetitions,
             "seed": seed,
         }
-        IbltTensorEncoder([1], **self._options)  # checks them
+        IbltTensorEncoder([1], **self._options)  # checks the options
         self._sketches = sum_or_default("sketch_agg_factory", sketch_agg_factory)
         self._values = sum_or_default("value_tensor_agg_factory", value_tensor_agg_factory)
 
     def create(self, value_type: Type) -> AggregationProcess:
-        options, max_bytes = self._options, self._options["string_max_bytes"]
-        values_per_string = _values_of_a_string(value_type)
+        value_shape = [_values_per_string(value_type)]
 
         @tf_computation(value_type)
         def encode_iblt(dataset: SymbolicDataset) -> tuple[tf.Tensor, tf.Tensor]:
             rows = to_stacked_tensor(dataset)
-            strings = rows[DATASET_KEY]
-            fits = tf.debugging.Assert(
-                tf.reduce_all(tf.strings.length(strings) <= max_bytes),
-                [f"IbltFactory: each string has at most {max_bytes} bytes (string_max_bytes)"],
-            )
-            with tf.control_dependencies([fits]):
-                strings = tf.identity(strings)
-            return IbltTensorEncoder([values_per_string], **options).compute_iblt(strings, rows[DATASET_VALUE])
+            strings = _check_lengths(rows[DATASET_KEY], self._options["string_max_bytes"])
+            return IbltTensorEncoder(value_shape, **self._options).compute_iblt(strings, rows[DATASET_VALUE])
 
         result_type: Any = encode_iblt.type_signature.result
         sketch_type, table_type = result_type
@@ -118,10 +111,9 @@ class IbltFactory(UnweightedAggregationFactory):
 
         @tf_computation(sketch_type, table_type)
         def decode_iblt(sketch: tf.Tensor, table: tf.Tensor) -> IbltOutput:
-            strings, _, sums, left = IbltTensorDecoder(
-                sketch, table, [values_per_string], **options
-            ).get_freq_estimates_tf()
-            return IbltOutput(strings, sums, left)
+            decoder = IbltTensorDecoder(sketch, table, value_shape, **self._options)
+            strings, _, sums, num_not_decoded = decoder.get_freq_estimates_tf()
+            return IbltOutput(strings, sums, num_not_decoded)
 
         @federated_computation
         def initialize() -> Value:
@@ -183,6 +175,7 @@ class ClippingIbltFactory(UnweightedAggregationFactory):
             max_words_per_user = whole_number("max_words_per_user", max_words_per_user, at_least=1)
         check_factory("inner_iblt_agg", inner_iblt_agg, without_weights=True)
         self._inner, self._unique_counts = inner_iblt_agg, unique_counts
+        # The arguments of `clipped_counts` behind the dataset.
         self._clip = (
             max_words_per_user,
             multi_contribution,
@@ -210,7 +203,17 @@ class ClippingIbltFactory(UnweightedAggregationFactory):
         )
 
 
-def _values_of_a_string(value_type: Type) -> int:
+def _check_lengths(strings: tf.Tensor, max_bytes: int) -> tf.Tensor:
+    """The strings of a client; computing them fails if one is longer than `max_bytes`."""
+    fits = tf.debugging.Assert(
+        tf.reduce_all(tf.strings.length(strings) <= max_bytes),
+        [f"IbltFactory: each string has at most {max_bytes} bytes (string_max_bytes)"],
+    )
+    with tf.control_dependencies([fits]):
+        return tf.identity(strings)
+
+
+def _values_per_string(value_type: Type) -> int:
     """The n of <key=str,value=int64[n]>*.
 
     Raises:

@@ -28,12 +28,16 @@ from fedcore.scalars import seed_number, whole_number
 DEFAULT_REPETITIONS = 3
 DEFAULT_FIELD_SIZE = 2**31 - 1
 _CELLS_PER_STRING = {3: 1.222, 4: 1.295, 5: 1.425, 6: 1.570}  # of all repetitions together, where decoding is likely
-_LARGE_CAPACITY = 100_000
-_CHECK_STREAM = -1
+_LARGE_CAPACITY = 100_000  # from here on, a coupled hasher decodes fuller tables than a random one
+_CHECK_STREAM = -1  # of the checksums; hashers take the streams from 0 on
 
 
 class _Table:
-    """The layout of a table, which its encoder and its decoder compute alike."""
+    """The layout of a table, which its encoder and its decoder compute alike, and the work of both.
+
+    A table is int64 of shape [repetitions, table_size, num_chunks + 2]. A cell has, modulo `field_size`, the sum of
+    count times each of the string's `num_chunks` integers, then that of the counts, then that of count times checksum.
+    """
 
     def __init__(
         self,
@@ -56,8 +60,8 @@ class _Table:
             string_max_bytes=string_max_bytes, encoding=encoding, max_chunk_value=self.field_size
         )
         self.num_chunks = self.chunker.get_num_chunks()
-        space = _CELLS_PER_STRING.get(self.repetitions, self.repetitions / 4) * self.capacity
-        self.table_size = int(1.1 * space / self.repetitions + 10)
+        cells = _CELLS_PER_STRING.get(self.repetitions, self.repetitions / 4) * self.capacity
+        self.table_size = int(1.1 * cells / self.repetitions + 10)  # of a repetition, with some to spare
         self.shape = (self.repetitions, self.table_size, self.num_chunks + 2)
         self.hasher = self._hasher(hash_family, dict(hash_family_params or {}))
 
@@ -84,21 +88,20 @@ class _Table:
         rows = tf.concat([chunks, tf.ones_like(chunks[:, :1]), self.checksums(strings)[:, None]], 1)
         return tf.repeat(rows * counts[:, None] % self.field_size, self.repetitions, axis=0)
 
-    def encode(self, strings: tf.Tensor, counts: tf.Tensor, keep: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """The table of strings, their positions, and which of the strings are in it, as a mask.
+    def encode(
+        self, strings: tf.Tensor, counts: tf.Tensor, cut_long_strings: bool
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """(the table of strings; their `positions`; bool [strings], which of them are in it).
 
         Args:
-            keep: whether strings that are too long are cut; otherwise they are left out.
+            cut_long_strings: whether strings that are too long are cut; otherwise they are left out.
         """
         chunks, prefixes = self.chunker.encode_tensorflow(strings)
-        mask = tf.ones_like(counts, tf.bool) if keep else tf.equal(prefixes, strings)
+        mask = tf.ones_like(counts, tf.bool) if cut_long_strings else tf.equal(prefixes, strings)
         counts = tf.where(mask, counts % self.field_size, 0)
         positions = self.positions(prefixes)
-        return (
-            tf.scatter_nd(positions, self.entries(prefixes, chunks, counts), self.shape) % self.field_size,
-            positions,
-            mask,
-        )
+        table = tf.scatter_nd(positions, self.entries(prefixes, chunks, counts), self.shape) % self.field_size
+        return table, positions, mask
 
     def peel(self, table: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Decodes repetition by repetition, until none has a cell of one string.
@@ -106,10 +109,11 @@ class _Table:
         It also ends when there are more strings than cells: then the tables of the repetitions contradict each other.
 
         Args:
-            values: of shape [repetitions, table_size, n].
-        Returns: the strings, their counts, their values of shape [strings, n], and the sum of the counts that are left.
+            values: the sums of the values of each cell's strings, of shape [repetitions, table_size, n].
+        Returns:
+            The strings, their counts, their values of shape [strings, n], and the sum of the counts that are left.
         """
-        n, prime = self.num_chunks, self.field_size
+        count_at, prime = self.num_chunks, self.field_size  # in a cell, the count stands behind the chunks
 
         def inverse(counts: tf.Tensor) -> tf.Tensor:
             """1 / counts modulo the prime, by Fermat: counts^(prime - 2)."""
@@ -128,17 +132,18 @@ class _Table:
                 idle: how many steps before this one, without a break, moved no string.
                 values: as for `peel`.
                 results: the strings that were moved, their counts and their values.
-            Returns: the arguments of the next step.
+            Returns:
+                The arguments of the next step.
             """
             repetition = turn % self.repetitions
             cells = table[repetition]
-            counts = cells[:, n]
-            chunks = cells[:, :n] * inverse(counts)[:, None] % prime
+            counts = cells[:, count_at]
+            chunks = cells[:, :count_at] * inverse(counts)[:, None] % prime
             strings = self.chunker.decode_tensorflow(chunks)
             cell_numbers = tf.range(self.table_size, dtype=tf.int64)
             is_single = (  # in a `tf.Graph()` == compares objects
                 tf.not_equal(counts, 0)
-                & tf.equal(cells[:, n + 1], counts * self.checksums(strings) % prime)
+                & tf.equal(cells[:, count_at + 1], counts * self.checksums(strings) % prime)
                 & tf.equal(tf.gather(self.hasher.cells(strings), repetition, axis=1), cell_numbers)
             )
             single_cells = tf.where(is_single)[:, 0]
@@ -154,9 +159,11 @@ class _Table:
         table = tf.ensure_shape(tf.cast(table, tf.int64) % prime, self.shape)
         width = values.shape[2]
         nothing = (tf.constant([], tf.string), tf.constant([], tf.int64), tf.zeros([0, width], values.dtype))
-        most, row = self.repetitions * self.table_size, tf.TensorShape([None])
+        most_strings, row = self.repetitions * self.table_size, tf.TensorShape([None])
         _, _, left, _, strings, counts, sums = tf.while_loop(
-            lambda turn, idle, table, values, strings, *rest: (idle < self.repetitions) & (tf.size(strings) <= most),
+            lambda turn, idle, table, values, strings, *rest: (
+                (idle < self.repetitions) & (tf.size(strings) <= most_strings)
+            ),
             step,
             (tf.constant(0), tf.constant(0), table, values, *nothing),
             shape_invariants=(
@@ -171,7 +178,7 @@ class _Table:
             parallel_iterations=1,
         )
         # Each string that is left counts in every repetition; rounded up, so that 0 means that no count is left.
-        return strings, counts, sums, -(-tf.reduce_sum(left[:, :, n]) // self.repetitions)
+        return strings, counts, sums, -(-tf.reduce_sum(left[:, :, count_at]) // self.repetitions)
 
 
 class IbltEncoder:
@@ -222,7 +229,7 @@ class IbltEncoder:
         self._table = _Table(
             capacity, string_max_bytes, encoding, seed, repetitions, hash_family, hash_family_params, field_size
         )
-        self._cut = not drop_strings_above_max_length
+        self._cuts_long_strings = not drop_strings_above_max_length
 
     def compute_chunks(self, input_strings: tf.types.experimental.TensorLike) -> tuple[tf.Tensor, tf.Tensor]:
         """The integers of strings, of shape [strings, chunks], and the strings cut to the bytes that they hold."""
@@ -235,7 +242,7 @@ class IbltEncoder:
             counts = tf.ones_like(strings, tf.int64)
         else:
             counts = _counts(input_counts, strings, self._table.field_size)
-        return self._table.encode(strings, counts, self._cut)[0]
+        return self._table.encode(strings, counts, self._cuts_long_strings)[0]
 
 
 class IbltTensorEncoder:
@@ -269,7 +276,8 @@ class IbltTensorEncoder:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The table of the strings and the table of the values."""
         strings, table = _strings(input_strings), self._encoder._table
-        sketch, positions, mask = table.encode(strings, tf.ones_like(strings, tf.int64), self._encoder._cut)
+        counts = tf.ones_like(strings, tf.int64)
+        sketch, positions, mask = table.encode(strings, counts, self._encoder._cuts_long_strings)
         if not self._value_shape:
             return sketch, tf.constant([], tf.int64)
         values = tf.convert_to_tensor(input_values)
@@ -448,6 +456,8 @@ def _strings(value: tf.types.experimental.TensorLike) -> tf.Tensor:
         TypeMismatch: it is none.
     """
     strings = tf.convert_to_tensor(value)
+    if strings.shape == [0]:
+        strings = tf.zeros([0], tf.string)  # an empty list is of floats
     if strings.dtype != tf.string or strings.shape.rank != 1:
         raise TypeMismatch(
             f"compute_iblt takes strings of shape [n], not {strings.dtype.name} of shape {strings.shape}"
@@ -456,7 +466,7 @@ def _strings(value: tf.types.experimental.TensorLike) -> tf.Tensor:
 
 
 def _counts(value: tf.types.experimental.TensorLike, strings: tf.Tensor, field_size: int) -> tf.Tensor:
-    """int64 counts of strings, which modulo the prime are themselves.
+    """The user's counts of strings as int64, each below the prime, so that a table can hold it.
 
     Raises:
         TypeMismatch: they are no integers.
@@ -482,6 +492,7 @@ def _counts(value: tf.types.experimental.TensorLike, strings: tf.Tensor, field_s
 
 
 def _shape(value: Sequence[int]) -> tuple[int, ...]:
+    """The user's `value_shape`, checked."""
     return tuple(whole_number("value_shape, of each axis,", n, at_least=1) for n in value)
 
 
@@ -490,5 +501,6 @@ def _by_string(strings: np.ndarray, numbers: np.ndarray) -> dict:
     return {s.decode("utf-8", "ignore"): n for s, n in zip(strings.tolist(), numbers.tolist(), strict=True)}
 
 
-def _undecoded_count(number: np.integer) -> dict:
+def _undecoded_count(number: np.integer) -> dict[None, int]:
+    """The entry of what was not decoded in a dict by strings; empty if all was decoded."""
     return {None: int(number)} if number else {}
