@@ -1,7 +1,6 @@
 """Sums of clipped client values with Gaussian noise: differential privacy of clients."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -328,9 +327,8 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
     def create(self, value_type: Type) -> AggregationProcess:
         size = element_count_for_noise(value_type, "DifferentiallyPrivateFactory")
         values = self._sum.create(value_type)
-        counts = (SumFactory() if isinstance(self._sum, SumFactory) else SecureSumFactory(1)).create(
-            TensorType("int32")
-        )
+        count_factory = SumFactory() if isinstance(self._sum, SumFactory) else SecureSumFactory(1)
+        counts = count_factory.create(TensorType("int32"))
         is_adaptive = self.adaptive is not None
         holds_next_clip = is_adaptive and isinstance(self.noise, TreeNoise)
 
@@ -442,12 +440,13 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         ) -> tuple:
             return self._release(size, state, total, tf.cast(doubled, tf.float32) / 2, next_clip)
 
-        release: Callable = release_with_count
-        types = [state_type, value_type, TensorType("int32")]
-        if isinstance(self.noise, TreeNoise):
-            release, types = release_with_count_in_tree, [*types, TensorType("float32")]
+        release, clip_types = (
+            (release_with_count_in_tree, [TensorType("float32")])
+            if isinstance(self.noise, TreeNoise)
+            else (release_with_count, [])
+        )
         release.__name__ = "release_private_sum"
-        return tf_computation(release, *types)
+        return tf_computation(release, state_type, value_type, TensorType("int32"), *clip_types)
 
     def _release(
         self,

@@ -26,9 +26,6 @@ from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.ir.locations import warn_user
 from fedcore.types import TensorType, Type, is_static, leaves, tensor_leaves
 
-THRESHOLD = 10_000
-"""Elements above which a float tensor is encoded by default."""
-
 
 @attrs.frozen
 class ValueCodec:
@@ -52,7 +49,7 @@ class LargeFloats:
     """Chooses an encoder for the float tensors of more than `threshold` elements."""
 
     encoder: Encoder
-    threshold: int = THRESHOLD
+    threshold: int = 10_000
 
     def __call__(self, spec: tf.TensorSpec) -> Encoder | None:
         return self.encoder if spec.dtype.is_floating and spec.shape.num_elements() > self.threshold else None

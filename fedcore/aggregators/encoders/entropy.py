@@ -36,10 +36,12 @@ from fedcore.graphs.tensors.structures import TensorStructure
 _TOKENS = 32
 _TOKEN_BITS = 5
 _ESCAPE = _TOKENS - 1
+"""Above mode 0, the token of a number far from 0, which sends all its 32 bits."""
 _SYMBOLS = _TOKENS**2
 _MOST_BITS = 16
 """The most bits of a symbol's word."""
 _SLOTS = 1 << _MOST_BITS
+"""How many values the next 16 bits of a code have: a word of b bits begins 2^(16 - b) of them."""
 _REVERSED = functools.reduce(
     lambda order, _: np.concatenate([2 * order, 2 * order + 1]), range(_MOST_BITS), np.zeros(1, np.int32)
 )
@@ -48,7 +50,7 @@ _REVERSED = functools.reduce(
 The lowest bit of a code is its first, but words are made in the order of their numbers, first bit highest.
 """
 _ROWS = 256
-"""A lane costs 16 bits, a row the time to start its operations."""
+"""The most rows of symbols, and so of symbols in a lane: a lane costs 16 bits, a row the time of its operations."""
 _SHORTENINGS = 4
 """Rounding lengths leaves slots over, since many symbols have one cost; words are made shorter in so many passes."""
 _ABSENT = 255
@@ -134,13 +136,17 @@ def _lanes(count: int) -> tuple[int, int]:
 
 
 def _head_bits(lanes: int) -> int:
+    """The bits of a head in whole words: the least number, a byte for each token's cost, 16 bits for mode and lanes."""
     return 32 * (1 + _TOKENS // 4 + (lanes + 2) // 2)
 
 
 def _if_wide(
     mode: tf.Tensor, narrow: Callable[[], TensorStructure], wide: Callable[[], TensorStructure]
 ) -> TensorStructure:
-    """The result of one of two functions: `tf.switch_case` is batched over clients."""
+    """The result of `wide` if the mode is above 0, so that there are raw bits; else that of `narrow`.
+
+    By `tf.switch_case`, which has a batching rule for clients that take different branches.
+    """
     return tf.switch_case(tf.cast(mode > 0, tf.int32), [narrow, wide])
 
 
@@ -204,6 +210,8 @@ def _best_lower_bits(numbers: tf.Tensor) -> tf.Tensor:
     lengths = tf.maximum(tf.bitwise.right_shift(_float_bits(magnitudes), 23) - 126, 0)
     length_counts = _bincount(lengths, 33)
     upto, lower = tf.cumsum(length_counts), np.arange(28)
+    # Six groups of numbers, for each of the 28 choices: no longer than the lower bits; longer by 1, 2, 3, 4 bits; and
+    # the longest, which are escaped. `bits` is what tells the numbers of a group apart: lower bits, sign, higher bits.
     groups = [upto[:28], *(length_counts[i : i + 28] for i in (1, 2, 3, 4)), int(numbers.shape[0]) - upto[4:32]]
     bits = np.stack([lower + 1, *(lower + i for i in (1, 2, 3, 4)), np.full(28, 32)])
     counts = tf.stack(groups)
@@ -213,15 +221,17 @@ def _best_lower_bits(numbers: tf.Tensor) -> tf.Tensor:
 
 
 def _float_bits(numbers: tf.Tensor) -> tf.Tensor:
+    """The int32 bits of the float32 nearest to each number; the exponent begins at bit 23."""
     return tf.bitcast(tf.cast(numbers, tf.float32), tf.int32)
 
 
 def _logarithm(numbers: tf.Tensor) -> tf.Tensor:
-    """Logarithms in 16ths of a bit, too small by less than a tenth of a bit: exponent and mantissa of a float."""
+    """Base-2 logarithms of int32 in 16ths, too small by less than a tenth of 1: exponent and mantissa of a float."""
     return tf.bitwise.right_shift(_float_bits(numbers), 19) - (127 << 4)
 
 
 def _bincount(numbers: tf.Tensor, size: int) -> tf.Tensor:
+    """int32 [size]: how often each of 0 … size - 1 is in an int32 vector."""
     return tf.raw_ops.DenseBincount(input=numbers, size=size, weights=tf.zeros([0], tf.int32), binary_output=False)
 
 
@@ -231,7 +241,7 @@ def _raw_widths(tokens: tf.Tensor, mode: tf.Tensor) -> tf.Tensor:
 
 
 def _symbols(tokens: tf.Tensor, size: int) -> tf.Tensor:
-    """int32 [size] of the tokens in the places p and size + p; the first token fills the rest."""
+    """int32 [size]: symbol p is token p, and above its 5 bits token size + p; missing tokens are the first one."""
     total = 0
     for i in range(2):
         part = tokens[i * size : (i + 1) * size]
@@ -261,17 +271,18 @@ def _costs(symbols: tf.Tensor) -> tf.Tensor:
 
 
 def _words_in_order(costs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """(symbols; the number of bits of their words, 17 for none; the words' first slots), by the number of bits.
+    """(symbols; the number of bits of their words, 17 for none; the words' first slots), sorted by the number of bits.
 
     The word of b bits has 2**(16 - b) of the 2**16 slots. Lengths are information minus a number of bits, rounded up:
     the largest number with which the slots suffice, which gives about Huffman's lengths.
     """
     costs = tf.where(costs == _ABSENT, 1 << 12, costs)
     symbol_costs = tf.reshape(costs + costs[:, None], [_SYMBOLS])
-    less = np.arange(-32, 16, dtype=np.int32)
-    slots = tf.reduce_sum(_slots(_lengths(symbol_costs, less[:, None])), 1)
-    suffice = tf.reduce_sum(tf.cast(slots <= _SLOTS, tf.int32))  # more slots, the larger the number
-    lengths = _lengths(symbol_costs, tf.gather(less, tf.maximum(suffice - 1, 0)))
+    reductions = np.arange(-32, 16, dtype=np.int32)  # in 16ths of a bit
+    slots = tf.reduce_sum(_slots(_lengths(symbol_costs, reductions[:, None])), 1)
+    # The first ones fit, since a larger reduction takes more slots.
+    num_fitting = tf.reduce_sum(tf.cast(slots <= _SLOTS, tf.int32))
+    lengths = _lengths(symbol_costs, tf.gather(reductions, tf.maximum(num_fitting - 1, 0)))
     for _ in range(_SHORTENINGS):
         lengths -= _find_shortenings(lengths, symbol_costs)
     order = tf.sort(tf.bitwise.left_shift(lengths, 2 * _TOKEN_BITS) + tf.range(_SYMBOLS))
@@ -279,9 +290,9 @@ def _words_in_order(costs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     return tf.bitwise.bitwise_and(order, _SYMBOLS - 1), lengths, sums_before(_slots(lengths), 1)
 
 
-def _lengths(symbol_costs: tf.Tensor, less: np.ndarray | tf.Tensor) -> tf.Tensor:
-    """Bits of each symbol's word: its cost minus `less`, both in 16ths of a bit, rounded up; 17 for no word."""
-    lengths = tf.clip_by_value(tf.bitwise.right_shift(symbol_costs - less + 15, 4), 0, _MOST_BITS)
+def _lengths(symbol_costs: tf.Tensor, reduction: np.ndarray | tf.Tensor) -> tf.Tensor:
+    """Bits of each symbol's word: its cost minus `reduction`, both in 16ths of a bit, rounded up; 17 for no word."""
+    lengths = tf.clip_by_value(tf.bitwise.right_shift(symbol_costs - reduction + 15, 4), 0, _MOST_BITS)
     return tf.where(symbol_costs < 1 << 12, lengths, _MOST_BITS + 1)
 
 
@@ -328,7 +339,14 @@ def _symbols_by_slot(costs: tf.Tensor) -> tf.Tensor:
 
 
 def _stream(entries: tf.Tensor, first_bit: int) -> tuple[Words, tf.Tensor]:
-    """(words of the code; bits of each lane). The words of rows r and rows / 2 + r are neighbours."""
+    """(words of the code that hold all symbols' words, lane by lane; bits of each lane).
+
+    In a lane, the symbols' words of rows r and rows / 2 + r are neighbours, so that two are one field of the code.
+
+    Args:
+        entries: int32 [rows, lanes], of `_words_by_symbol`.
+        first_bit: of the code, at which the stream begins.
+    """
     rows, lanes = (int(n) for n in entries.shape)
     lengths, codes = tf.bitwise.right_shift(entries, 16), tf.bitwise.bitwise_and(entries, 0xFFFF)
     half = rows // 2
@@ -368,13 +386,20 @@ def _parse_head(head: tf.Tensor, lanes: int) -> tuple[tf.Tensor, tf.Tensor, tf.T
 
 
 def _decode_symbols(stream: tf.Tensor, table: tf.Tensor, lane_bits: tf.Tensor, rows: int) -> tf.Tensor:
-    """int32 [rows * lanes]: the symbols."""
+    """int32 [rows * lanes]: the symbols whose words `_stream` put into a code, row by row.
+
+    Args:
+        stream: int32 words of the code from the stream on, with one behind it.
+        table: of `_symbols_by_slot`.
+        lane_bits: int32 [lanes].
+    """
     lanes, half = int(lane_bits.shape[0]), rows // 2
     upper = tf.bitwise.bitwise_and(tf.bitwise.right_shift(stream[:-1], 16), 0xFFFF)
     between = upper + tf.bitwise.left_shift(stream[1:], 16)
     windows = tf.reshape(tf.stack([stream[:-1], between], 1), [-1])  # 32 bits from each 16th on
 
     def symbol(at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """(table entry of each lane's next symbol, the bit behind it), for `at`, the lanes' next bits of the stream."""
         # A place outside of the code is an error of `tf.gather`, and the code was altered in transit.
         window = tf.gather(windows, tf.bitwise.right_shift(at, 4))
         window = tf.bitwise.right_shift(window, tf.bitwise.bitwise_and(at, 15))

@@ -105,20 +105,20 @@ def secure_sum_of_ranges(value_type: Type, ranges: Mapping | None, bound: float)
 
 def _process(value_type: Type, ranges: Mapping | None, default: Any) -> AggregationProcess:
     """Adds the tensors of one dtype and range by one secure sum; `ranges` and `default` are those of `_walk`."""
-    groups: dict[str, list] = {}  # by the key of a sum, the places of its tensors
-    bounds = {}
+    groups: dict[str, list[tuple[tuple, TensorType]]] = {}  # by the key of a sum, the paths and types of its tensors
+    factories: dict[str, UnweightedAggregationFactory] = {}
 
     def place(
         at: tuple, leaf: TensorType, lower: float | None, upper: float | PrivateQuantileEstimationProcess
     ) -> None:
-        tuned = hasattr(upper, "report")
-        key = f"{lower}/{'default_estimation_process' if tuned else upper}/{leaf.dtype}"
+        is_estimated = hasattr(upper, "report")
+        key = f"{lower}/{'default_estimation_process' if is_estimated else upper}/{leaf.dtype}"
         groups.setdefault(key, []).append((at, leaf))
-        bounds[key] = (upper, lower)
+        factories[key] = SecureSumOfOneRange(upper_bound_threshold=upper, lower_bound_threshold=lower)
 
     _walk(value_type, ranges, default, place)
     sums = {
-        key: SecureSumOfOneRange(*bounds[key]).create(StructType([(_label(value_type, at), t) for at, t in places]))
+        key: factories[key].create(StructType([(_label(value_type, at), t) for at, t in places]))
         for key, places in groups.items()
     }
 
