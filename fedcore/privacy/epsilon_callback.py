@@ -47,7 +47,8 @@ class EpsilonCallback(Callback):
         digest = digest_of(self.training.process.get_model_weights(state))
         digests = self._journal.digests_of(count)
         if digest not in digests:
-            _ = ledger.record_again(state, clients) if digests else ledger.record(state, clients)
+            record = ledger.record_again if digests else ledger.record
+            record(state, clients)
             self._journal.append(ledger.last_release(state, digest))
         self._epsilon = ledger.epsilon(rounds=count)
 

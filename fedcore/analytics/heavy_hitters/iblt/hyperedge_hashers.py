@@ -12,7 +12,7 @@ import tensorflow as tf
 from fedcore.errors import InvalidValue
 from fedcore.scalars import real_number, seed_number, whole_number
 
-_BUCKETS = 2**31
+_BUCKETS = 2**31  # of a hash that becomes a fraction from 0 to 1
 
 
 def keyed_hash(strings: tf.types.experimental.TensorLike, num_buckets: int, seed: int, stream: int) -> tf.Tensor:
