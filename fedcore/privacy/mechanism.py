@@ -98,7 +98,7 @@ def mechanism_of_state(private: Any) -> Mechanism:
 
 
 def _noise_multiplier(private: Any) -> float:
-    """That of the sum, or with an adaptive clip of the Gaussian mechanism which sum and count are as private as.
+    """The noise multiplier of the Gaussian mechanism that is as private as a round's sum and, if noisy, its count.
 
     Raises:
         InvalidValue: a number in the state is none that a factory makes.
