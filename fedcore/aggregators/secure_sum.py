@@ -91,16 +91,6 @@ class SecureSumFactory(UnweightedAggregationFactory):
             bounds = {"upper_bound_threshold": self._upper, "lower_bound_threshold": self._lower}
             check_fixed_bounds(leaf.dtype, {name: bound for name, bound in bounds.items() if bound is not None})
         number = TensorType("float64")
-        # Bounds are Python numbers; or estimation processes, if adaptive. Without a lower one they are symmetric.
-        lower, upper, adaptive = self._lower, self._upper, self._adaptive
-        symmetric = lower is None
-        symmetric_bounds = tf_computation(TensorType("float32"))(
-            lambda top: (tf.cast(-top, tf.float64), tf.cast(top, tf.float64))
-        )
-        wide_bounds = tf_computation(lambda low, high: (tf.cast(low, tf.float64), tf.cast(high, tf.float64)))
-
-        def fixed_bounds() -> tuple[tf.Tensor, tf.Tensor]:
-            return tf.constant(-upper if symmetric else lower, tf.float64), tf.constant(upper, tf.float64)
 
         @tf_computation(value_type, number, number)
         def encode(
@@ -112,7 +102,7 @@ class SecureSumFactory(UnweightedAggregationFactory):
             codes = [quantize(leaf, low, high) for leaf in leaves]
             over = tf.cast(tf.reduce_any([tf.reduce_any(x > high) for x in wide]), tf.int32)
             under = tf.cast(tf.reduce_any([tf.reduce_any(x < low) for x in wide]), tf.int32)
-            if symmetric:
+            if self._lower is None:
                 observed: tuple = (tf.reduce_max([tf.reduce_max(tf.abs(x)) for x in wide]),)
             else:
                 observed = (
@@ -136,27 +126,10 @@ class SecureSumFactory(UnweightedAggregationFactory):
 
         @federated_computation
         def initialize() -> Value:
-            if not adaptive:
-                return federated_value((), SERVER)
-            return upper.initialize() if symmetric else federated_zip((upper.initialize(), lower.initialize()))
-
-        def bounds_at(state: Value) -> Value:
-            """(lower, upper) of the round, float64 at the server."""
-            if not adaptive:
-                return federated_eval(tf_computation(fixed_bounds), SERVER)
-            if symmetric:
-                return federated_map(symmetric_bounds, upper.report(state))
-            return federated_map(wide_bounds, (lower.report(state[1]), upper.report(state[0])))
-
-        def next_state(state: Value, observed: Value) -> Value:
-            if not adaptive:
-                return state
-            if symmetric:
-                return upper.next(state, observed[0])
-            return federated_zip((upper.next(state[0], observed[0]), lower.next(state[1], observed[1])))
+            return self._initial_state()
 
         def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
-            bounds = bounds_at(state)
+            bounds = self._bounds(state)
             encoded = federated_map(
                 lambda v, b: encode(v, b[0], b[1]), federated_zip((value, federated_broadcast(bounds)))
             )
@@ -171,9 +144,42 @@ class SecureSumFactory(UnweightedAggregationFactory):
                 "secure_upper_threshold": federated_map(threshold, bounds[1]),
                 "secure_lower_threshold": federated_map(threshold, bounds[0]),
             }
-            return MeasuredProcessOutput(next_state(state, encoded[2]), result, federated_zip(measurements))
+            return MeasuredProcessOutput(self._next_state(state, encoded[2]), result, federated_zip(measurements))
 
         return aggregation_process(initialize, value_type, None, body)
+
+    def _initial_state(self) -> Value:
+        """The state at the server: that of the estimation process, of both as <upper,lower>, or <>."""
+        if not self._adaptive:
+            return federated_value((), SERVER)
+        if self._lower is None:
+            return self._upper.initialize()
+        return federated_zip((self._upper.initialize(), self._lower.initialize()))
+
+    def _bounds(self, state: Value) -> Value:
+        """(lower, upper) of a round as float64 at the server, from the state before it."""
+        if not self._adaptive:
+
+            def fixed_bounds() -> tuple[tf.Tensor, tf.Tensor]:
+                lower = -self._upper if self._lower is None else self._lower
+                return tf.constant(lower, tf.float64), tf.constant(self._upper, tf.float64)
+
+            return federated_eval(tf_computation(fixed_bounds), SERVER)
+        if self._lower is None:
+            symmetric_bounds = tf_computation(TensorType("float32"))(
+                lambda top: (tf.cast(-top, tf.float64), tf.cast(top, tf.float64))
+            )
+            return federated_map(symmetric_bounds, self._upper.report(state))
+        wide_bounds = tf_computation(lambda low, high: (tf.cast(low, tf.float64), tf.cast(high, tf.float64)))
+        return federated_map(wide_bounds, (self._lower.report(state[1]), self._upper.report(state[0])))
+
+    def _next_state(self, state: Value, observed: Value) -> Value:
+        """The state after a round in which clients observed the elements that `encode` returns."""
+        if not self._adaptive:
+            return state
+        if self._lower is None:
+            return self._upper.next(state, observed[0])
+        return federated_zip((self._upper.next(state[0], observed[0]), self._lower.next(state[1], observed[1])))
 
     @property
     def _fixed_bounds(self) -> tuple[float, float] | None:
