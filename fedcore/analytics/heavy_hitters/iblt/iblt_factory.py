@@ -85,7 +85,7 @@ class IbltFactory(UnweightedAggregationFactory):
         sketch_agg_factory: UnweightedAggregationFactory | None = None,
         value_tensor_agg_factory: UnweightedAggregationFactory | None = None,
     ) -> None:
-        self._options = {
+        self._options: dict[str, Any] = {
             "capacity": capacity,
             "string_max_bytes": whole_number("string_max_bytes", string_max_bytes, at_least=1),
             "encoding": encoding,
