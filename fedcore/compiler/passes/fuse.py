@@ -14,7 +14,6 @@ import attrs
 
 from fedcore.compiler.distinct_results import (
     Contributions,
-    Distinct,
     assemble,
     contributions,
     distinct_results,
@@ -38,16 +37,17 @@ if TYPE_CHECKING:
     from fedcore.graphs.capture.graph_capture import TracedGraph
 
 GraphKeys = dict[str, tuple[int, int]]
-"""By operation the key of its graph: its side of what clients send, and how many operations outside graphs precede it
-on the longest path."""
+"""By operation or parameter the key of its graph, (side, level): its side of what clients send (`ALONE` …), and the
+number of operations outside graphs on the longest path to it."""
 
 ALONE, RECOMPUTED, DEPENDENT = range(3)
 """Sides: a client's own values, values that follow from what it sends, and values that depend on the partial."""
 
-Users = dict[str, list[Operation]]
+Users = collections.defaultdict[str, list[Operation]]
+"""By binding the operations that take it as an operand, in their order."""
 
 _CONSTANTS = ("literal", "generic_zero")
-_FREE = ("struct", "item", *_CONSTANTS)  # a graph of these only is not made
+_BOOKKEEPING = ("struct", "item", *_CONSTANTS)  # a run of these only becomes no graph
 
 
 @compiler_pass("fuse")
@@ -69,18 +69,17 @@ def fuse(module: Module, *, grappler: bool = False) -> Module:
 
 
 def _runs(function: Function, keys: GraphKeys, users: Users) -> list[list[Operation]]:
-    """The runs of a function in the order of execution, without runs of bookkeeping only."""
+    """The runs of a function in the order of their keys, without runs of bookkeeping only."""
     runs: dict[tuple, list[Operation]] = {}
-    outside = _outside_graphs(function)
+    outside = _find_outside_graphs(function)
     for op in function.operations:
-        if op.name not in outside and not _pairs_kept(function, op):
+        if op.name not in outside and not _pairs_kept_values(function, op):
             runs.setdefault(keys[op.name], []).append(op)
-    ordered = [runs[key] for key in sorted(runs)]
-    return [_without_bookkeeping(function, run, users) for run in ordered if any(op.kind not in _FREE for op in run)]
+    ordered = [runs[key] for key in sorted(runs) if any(op.kind not in _BOOKKEEPING for op in runs[key])]
+    return [_without_bookkeeping(function, run, users) for run in ordered]
 
 
 def _users(function: Function) -> Users:
-    """The operations that take each binding as an operand."""
     users: Users = collections.defaultdict(list)
     for op in function.operations:
         for name in dict.fromkeys(o.name for o in op.operands if isinstance(o, Ref)):
@@ -90,7 +89,7 @@ def _users(function: Function) -> Users:
 
 def _without_bookkeeping(function: Function, run: list[Operation], users: Users) -> list[Operation]:
     """The only call of a run instead of the run, unless a graph of the run would take or return less."""
-    work = [op for op in run if op.kind not in _FREE]
+    work = [op for op in run if op.kind not in _BOOKKEEPING]
     if len(work) != 1 or work[0].kind != "call":
         return run
     return run if _takes_constants(run, work[0]) or _returns_too_much(function, work[0], users) else work
@@ -112,81 +111,91 @@ def _takes_constants(run: list[Operation], call_: Operation) -> bool:
 
 def _returns_too_much(function: Function, call_: Operation, users: Users) -> bool:
     """Whether only some elements of the call's result are used."""
-    mine = users.get(call_.name, [])
-    if function.result == Ref(call_.name) or any(op.kind != "item" for op in mine):
+    if function.result == Ref(call_.name) or any(op.kind != "item" for op in users[call_.name]):
         return False
-    return isinstance(call_.type, StructType) and len({op.attributes["index"] for op in mine}) < len(call_.type)
+    used_indices = {op.attributes["index"] for op in users[call_.name]}
+    return isinstance(call_.type, StructType) and len(used_indices) < len(call_.type)
 
 
-def _outside_graphs(function: Function) -> set[str]:
-    """The operations that no graph takes.
+def _find_outside_graphs(function: Function) -> set[str]:
+    """The operations that no graph takes: those on sequences and functions, and messages.
 
-    Those are also operations that append rows to others, the items of values that have such rows, and the structs of
-    the results, so that a graph reads no rows of other clients.
+    So are operations that append rows to others, the items that select their operands, and the structs of their
+    results, so that a graph reads no rows of other clients.
     """
-    sources = {o.name for op in function.operations if op.kind == "append_rows" for o in op.operands}
+    appended_to = {o.name for op in function.operations if op.kind == "append_rows" for o in op.operands}
     for op in reversed(function.operations):
-        if op.kind == "item" and op.name in sources:
-            sources.add(op.operands[0].name)
-    outside, appended = set[str](), set[str]()
+        if op.kind == "item" and op.name in appended_to:
+            appended_to.add(op.operands[0].name)
+    outside, with_rows = set[str](), set[str]()
     for op in function.operations:
         names = {o.name for o in op.operands if isinstance(o, Ref)}
-        if op.kind == "append_rows" or (op.kind == "struct" and names & appended):
-            appended.add(op.name)
-        is_item = op.kind == "item" and names <= sources
-        if is_item or _is_per_element(op) or op.kind in ("bind", "message") or contains(op.type, _is_sequence):
+        if op.kind == "append_rows" or (op.kind == "struct" and names & with_rows):
+            with_rows.add(op.name)
+        selects_rows = op.kind == "item" and names <= appended_to
+        if (
+            selects_rows
+            or _is_per_element(op)
+            or op.kind in ("bind", "message")
+            or contains(op.type, _is_sequence_or_function)
+        ):
             outside.add(op.name)
-    return outside | appended
+    return outside | with_rows
 
 
 def _is_per_element(op: Operation) -> bool:
+    """Whether the operation runs a function for each element of a sequence."""
     return lookup(op.kind).per_element is not None
 
 
-def _pairs_kept(function: Function, op: Operation) -> bool:
-    """Whether the operation pairs the partial with the kept values, which no graph of the fold takes."""
+def _pairs_kept_values(function: Function, op: Operation) -> bool:
+    """Whether the operation makes the result <partial,kept> of a fold's stage, which no graph of the stage takes."""
     is_pair = isinstance(op.type, StructType) and op.type.names == ("partial", "kept")
     return function.result == Ref(op.name) and op.kind == "struct" and is_pair
 
 
-def _is_sequence(type_: Type) -> bool:
+def _is_sequence_or_function(type_: Type) -> bool:
     return isinstance(type_, SequenceType | FunctionType)
 
 
 def _graph_keys(function: Function, recomputed: Set[str]) -> GraphKeys:
-    """The keys of all operations and parameters. Operations with equal keys can be merged into one graph."""
+    """The keys of all operations and parameters. Operations with equal keys can be merged into one graph.
+
+    Args:
+        recomputed: the operations that follow from what clients send, see `ClientCut`.
+    """
     keys = {
         p.name: (DEPENDENT if p.name == "partial" and i == 0 else ALONE, 0) for i, p in enumerate(function.parameters)
     }
-    computed, no_graph = set[str](), _outside_graphs(function)
+    in_graphs, outside = set[str](), _find_outside_graphs(function)
     for op in function.operations:
         names = [o.name for o in op.operands if isinstance(o, Ref)]
         side = max((keys[n][0] for n in names), default=ALONE)
-        outside = max((keys[n][1] for n in names), default=0)
-        if op.name not in no_graph:
-            computed.add(op.name)
-        elif _is_per_element(op) or not computed.isdisjoint(names):
-            outside += 1
-        keys[op.name] = (max(side, RECOMPUTED) if op.name in recomputed else side, outside)
+        level = max((keys[n][1] for n in names), default=0)
+        if op.name not in outside:
+            in_graphs.add(op.name)
+        elif _is_per_element(op) or not in_graphs.isdisjoint(names):  # others read no graph, so they split none
+            level += 1
+        keys[op.name] = (max(side, RECOMPUTED) if op.name in recomputed else side, level)
     return keys
 
 
 def _units(function: Function, runs: list[list[Operation]]) -> list[list[Operation]]:
-    """The runs and the operations outside of them in topological order."""
+    """The runs, and each operation outside of them as a list of one, in topological order."""
     unit_of = {op.name: run for run in runs for op in run}
     for op in function.operations:
         unit_of.setdefault(op.name, [op])
     sorter: graphlib.TopologicalSorter = graphlib.TopologicalSorter()
     for op in function.operations:
-        unit = unit_of[op.name]
-        needed = {o.name for o in op.operands if isinstance(o, Ref) and o.name in unit_of}
-        sorter.add(unit[0].name, *sorted({unit_of[n][0].name for n in needed} - {unit[0].name}))
+        unit_name = unit_of[op.name][0].name  # of its first operation
+        operands = [o.name for o in op.operands if isinstance(o, Ref) and o.name in unit_of]
+        sorter.add(unit_name, *sorted({unit_of[n][0].name for n in operands} - {unit_name}))
     return [unit_of[name] for name in sorter.static_order()]
 
 
 def _is_used_outside(function: Function, op: Operation, inside: set[str], users: Users) -> bool:
     """Whether the result of the operation is used outside of its run, whose operations are `inside`."""
-    return function.result == Ref(op.name) or any(user.name not in inside for user in users.get(op.name, []))
+    return function.result == Ref(op.name) or any(user.name not in inside for user in users[op.name])
 
 
 def _is_fold_stage(function: Function) -> bool:
@@ -224,8 +233,8 @@ class _Fusion:
         self.target.blobs.update(module.blobs)
         self.names: dict[str, str] = {}  # of functions and graphs: by the name in `module`, the name in `target`
         types = module.main.types()
-        self.broadcasts: dict[str, int] = {}  # by stage of a fold the number of broadcasts among its operands
-        self.recomputed: dict[str, Set[str]] = {}  # by stage of a fold, see `ClientCut.recomputed`
+        self.broadcasts: dict[str, int] = {}  # by name of a fold's stage, the number of broadcasts among its operands
+        self.recomputed: dict[str, Set[str]] = {}  # by name of a fold's stage, see `ClientCut.recomputed`
         for op in module.main.operations:
             if op.kind == "fold":
                 operands = [types[o.name] for o in op.operands if isinstance(o, Ref)]
@@ -239,22 +248,23 @@ class _Fusion:
         """Whether a run of the function becomes another graph."""
         keys = self._keys(function)
         contributions = self._contributions(function, keys)
-        return not all(self._stays(run, contributions) for run in _runs(function, keys, _users(function)))
+        return not all(self._is_final(run, contributions) for run in _runs(function, keys, _users(function)))
 
     def run(self) -> Module:
         main = self.module.main
         for function in self.module.functions[:-1]:
-            self.names[function.name] = self._function(function)
+            self.names[function.name] = self._add_fused(function)
         self.target.add(rename_symbols(main, self.names))
         return self.target.build()
 
     def _symbol(self, builder: Builder, name: str) -> Value:
+        """The function or graph of `module` as a symbol of the target; a graph is added at its first use."""
         if name not in self.names:
             self.names[name] = self.target.add(self.module[name])
         return builder.symbol(self.names[name])
 
-    def _function(self, function: Function) -> str:
-        """Adds a function to the target with a call of a graph in place of each run; returns its name there."""
+    def _add_fused(self, function: Function) -> str:
+        """Adds the function to the target, with a call of a graph in place of each run; returns its name there."""
         builder = Builder(self.target, locate=lambda: None)
         bindings = {p.name: builder.parameter(p.name, p.type) for p in function.parameters}
         keys, users = self._keys(function), _users(function)
@@ -307,37 +317,59 @@ class _Fusion:
                 continue
             with builder.at(op.location):  # as a result of a graph, a constant would count as a value of each client
                 bindings[op.name] = builder.append(op.kind, [], op.type, op.attributes)
-        inputs = list(
-            dict.fromkeys(o.name for op in run for o in op.operands if isinstance(o, Ref) and o.name not in inside)
-        )
-        if self._stays(run, contributions):
-            op = run[0]
+        if self._is_final(run, contributions):
+            (op,) = run
             operands = [self._symbol(builder, op.operands[0].name), *(bindings[o.name] for o in op.operands[1:])]
             with builder.at(op.location):
                 bindings[op.name] = builder.append("call", operands, op.type, op.attributes)
             return
-        work = [op for op in run if op.kind not in _FREE]
+        self._call_run(builder, function, run, outputs, bindings, contributions, dependent=dependent)
+        for op in opened:
+            with builder.at(op.location):
+                parts = [bindings[o.name] for o in op.operands]
+                bindings[op.name] = builder.append("struct", parts, op.type, op.attributes)
+
+    def _call_run(
+        self,
+        builder: Builder,
+        function: Function,
+        run: list[Operation],
+        outputs: list[Operation],
+        bindings: dict[str, Value],
+        contributions: Contributions,
+        *,
+        dependent: bool,
+    ) -> None:
+        """Calls the graph of a run, and binds its outputs. The graph leaves out what clients would send twice."""
+        inside = {op.name for op in run}
+        operands = [o.name for op in run for o in op.operands if isinstance(o, Ref)]
+        inputs = {name: bindings[name].type for name in operands if name not in inside}
+        work = [op for op in run if op.kind not in _BOOKKEEPING]
         name = f"{function.name}_{'fold' if dependent else 'work'}"
         if len(work) == 1 and work[0].kind == "call":
             name = work[0].operands[0].name  # of the graph that becomes smaller
-        types = {n: bindings[n].type for n in inputs}
-        traced, used = self._trace(function, run, inputs, outputs, types)
+        traced, used = self._trace(function, run, inputs, outputs)
         distinct = None
         if "effects" not in traced.side_effects and any(op.name in contributions.sent for op in outputs):
             result_types = [(op.name, op.type) for op in outputs]
-            distinct = distinct_results(traced, traced.data, [(n, types[n]) for n in used], result_types, contributions)
+            distinct = distinct_results(
+                traced, traced.data, [(n, inputs[n]) for n in used], result_types, contributions
+            )
         if distinct is None:
             self._call(builder, name, run, (traced, used), outputs, bindings)
-        else:
-            self._call_distinct(builder, name, function, run, inputs, outputs, bindings, distinct)
-        for op in opened:
+            return
+        chains = part_operations(outputs, distinct.computed)
+        computed = [chain[-1] for chain in chains]
+        if computed:
+            run = [*run, *{op.name: op for chain in chains for op in chain[1:]}.values()]
+            self._call(builder, name, run, self._trace(function, run, inputs, computed), computed, bindings)
+        results = [bindings[op.name] for op in computed]
+        for op, source in zip(outputs, distinct.sources, strict=True):
             with builder.at(op.location):
-                bindings[op.name] = builder.append(
-                    "struct", [bindings[o.name] for o in op.operands], op.type, op.attributes
-                )
+                bindings[op.name] = assemble(builder, source, op.type, bindings, results)
 
-    def _stays(self, run: list[Operation], contributions: Contributions) -> bool:
-        """Whether a run is one call of a graph that cannot be made smaller."""
+    def _is_final(self, run: list[Operation], contributions: Contributions) -> bool:
+        """Whether a run is one call of a graph that cannot be made smaller, so that the call stays as it is."""
         if len(run) > 1 or run[0].kind != "call":
             return False
         op, graph = run[0], self.module[run[0].operands[0].name]
@@ -346,7 +378,7 @@ class _Fusion:
         if op.name not in contributions.sent or graph.attributes.get("effects"):
             return True
         types = [] if graph.type.parameter is None else [graph.type.parameter]
-        if len(op.operands) > 2 and isinstance(graph.type.parameter, StructType):
+        if len(op.operands) > 2 and isinstance(graph.type.parameter, StructType):  # several arguments are one struct
             types = list(graph.type.parameter.types)
         inputs = [(o.name, t) for o, t in zip(op.operands[1:], types, strict=True)]
         return (
@@ -354,6 +386,7 @@ class _Fusion:
         )
 
     def _contributions(self, function: Function, keys: GraphKeys) -> Contributions:
+        """What clients contribute in the stage of a fold; nothing in other functions."""
         if function.name not in self.broadcasts:
             return Contributions()
         dependent = {name for name, (side, _) in keys.items() if side == DEPENDENT}
@@ -368,7 +401,11 @@ class _Fusion:
         outputs: list[Operation],
         bindings: dict[str, Value],
     ) -> None:
-        """Calls the graph of a run; binds the results of the output operations."""
+        """Calls the graph of a run; binds the results of the output operations.
+
+        Args:
+            traced: as `_trace` returns it.
+        """
         graph, used = traced
         self.target.blobs[graph.digest] = graph.data
         with builder.at(next((op.location for op in reversed(run) if op.location), None)):
@@ -377,53 +414,25 @@ class _Fusion:
             for i, op in enumerate(outputs):
                 bindings[op.name] = out if len(outputs) == 1 else item.emit([out], builder=builder, index=i)
 
-    def _call_distinct(
-        self,
-        builder: Builder,
-        name: str,
-        function: Function,
-        run: list[Operation],
-        inputs: list[str],
-        outputs: list[Operation],
-        bindings: dict[str, Value],
-        distinct: Distinct,
-    ) -> None:
-        """Calls a graph that returns only the leaves that have to be computed; puts the outputs together outside."""
-        steps = part_operations(outputs, distinct.computed)
-        computed = [part[-1] for part in steps]
-        if computed:
-            run = [*run, *{op.name: op for part in steps for op in part[1:]}.values()]
-            traced = self._trace(function, run, inputs, computed, {n: bindings[n].type for n in inputs})
-            self._call(builder, name, run, traced, computed, bindings)
-        results = [bindings[op.name] for op in computed]
-        for op, source in zip(outputs, distinct.sources, strict=True):
-            with builder.at(op.location):
-                bindings[op.name] = assemble(builder, source, op.type, bindings, results)
-
     def _trace(
-        self,
-        function: Function,
-        run: list[Operation],
-        inputs: list[str],
-        outputs: list[Operation],
-        types: Mapping[str, Type],
+        self, function: Function, run: list[Operation], inputs: Mapping[str, Type], outputs: list[Operation]
     ) -> "tuple[TracedGraph, list[str]]":
         """Traces a run as one graph: (the graph, the names of the inputs that it reads, in the order of parameters).
 
         Args:
             function: the stage of the run; names of the graph's results follow its values.
-            run: operations of the stage; `_call_distinct` adds operations that the stage does not have.
-            inputs: names of the values outside of the run that it reads; `types` has their types.
+            run: operations of the stage, perhaps with items of their results that the stage does not have.
+            inputs: by name of each value outside of the run that it reads, its type.
             outputs: the operations of the run whose results the graph returns.
         """
         from fedcore.graphs.stages.fusing import trace_operations
 
         local = attrs.evolve(
             function,
-            parameters=tuple(Parameter(name, type_) for name, type_ in types.items()),
+            parameters=tuple(Parameter(name, type_) for name, type_ in inputs.items()),
             operations=tuple(run),
             placement=None,
         )
         whole = attrs.evolve(function, operations=(*function.operations, *run))
         element_names = ValueNames(whole).distinct([op.name for op in outputs], unnamed=_partial(function))
-        return trace_operations(self.module, local, inputs, element_names)
+        return trace_operations(self.module, local, list(inputs), element_names)
