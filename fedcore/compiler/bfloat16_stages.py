@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import attrs
 
+from fedcore.compiler.leaf_sets import holds_sequence
 from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.module import NodeKey, digest_of
 from fedcore.ir.reachable import named_by, reachable
-from fedcore.types import SequenceType, Type, contains
 
 SUFFIX = "_bfloat16"
 
@@ -79,13 +79,9 @@ def _readers(module: Module, function: Function) -> set[str]:
     bindings = {op.name for op in function.operations if op.kind == "bind"}
     for op in function.operations:
         names = [o.name for o in op.operands if isinstance(o, Ref)]
-        if any(contains(types[n], _is_sequence) for n in names) and not _calls_function(module, op):
+        if any(holds_sequence(types[n]) for n in names) and not _calls_function(module, op):
             readers.update([op.name, *bindings.intersection(names)])
     return readers
-
-
-def _is_sequence(type_: Type) -> bool:
-    return isinstance(type_, SequenceType)
 
 
 def _calls_function(module: Module, op: Operation) -> bool:

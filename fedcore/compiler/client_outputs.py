@@ -12,7 +12,7 @@ import attrs
 
 from fedcore.compiler.client_data import ClientData, NotFollowed, StageFlow
 from fedcore.compiler.drawn_leaves import DrawnLeaves
-from fedcore.compiler.leaf_sets import NOTHING, flat, within
+from fedcore.compiler.leaf_sets import NOTHING, flat, nonempty_leaves, within
 from fedcore.compiler.liveness import Live
 from fedcore.errors import Location
 from fedcore.intrinsics.crossings import SentTensor, join_path, sent_tensors
@@ -20,7 +20,7 @@ from fedcore.intrinsics.secure_ranges import OPEN
 from fedcore.intrinsics.sent_names import readable
 from fedcore.intrinsics.sent_values import sent_bits, sent_by
 from fedcore.ir import Function, Graph, Module, Ref, Symbol
-from fedcore.types import StructType, TensorType, Type, is_static, leaves
+from fedcore.types import TensorType, Type, is_static, leaves
 
 
 @attrs.frozen
@@ -83,7 +83,7 @@ class ClientOutputs:
         self._draws = DrawnLeaves(plan, self.data)
         self._outputs: dict[tuple[str, bool], tuple[ClientOutput, ...]] = {}
         for flow in self.data.stages.values():
-            if flow.merge is not None and len(self._marks(flow)) != len(_solid(_partial(flow))):
+            if flow.merge is not None and len(self._marks(flow)) != len(nonempty_leaves(_partial(flow))):
                 raise NotFollowed("the marks of a merge are not those of its partial", flow.merge.location)
         _ = self.data.returned  # raises for a result that is not followed
         self.folds = [name for name, flow in self.data.stages.items() if flow.op.kind == "fold"]
@@ -115,14 +115,14 @@ class ClientOutputs:
 
     def _marks(self, flow: StageFlow) -> tuple[str, ...]:
         """For each tensor of the stage's partial the range of a secure sum; `OPEN` if it crosses as it is."""
-        open_marks = (OPEN,) * len(_solid(_partial(flow)))
+        open_marks = (OPEN,) * len(nonempty_leaves(_partial(flow)))
         return open_marks if flow.merge is None else flow.merge.attributes.get("secure", open_marks)
 
     def _sent(self, flow: StageFlow) -> Iterator[ClientOutput]:
         """The values that cross by the plan."""
         added, drawn = self._added(flow), self._draws.inside(flow.stage)
         for sent in sent_tensors(self.plan, flow.op):
-            leaf = _solid(flow.stage.types()[sent.value])[sent.leaf]
+            leaf = nonempty_leaves(flow.stage.types()[sent.value])[sent.leaf]
             yield ClientOutput(
                 sent.label,
                 sent.tensor,
@@ -156,10 +156,12 @@ class ClientOutputs:
         """The tensors of a masked partial, each named after the values that are added to it."""
         partial, result, sent = _partial(flow), flow.stage.result.name, sent_by(self.plan, flow.op)
         tainted = flow.tainted[flow.stage.parameters[0].name] | flow.tainted[result]
-        tensors = {(t.value, _solid(flow.stage.types()[t.value])[t.leaf]): t for t in sent_tensors(self.plan, flow.op)}
+        tensors = {
+            (t.value, nonempty_leaves(flow.stage.types()[t.value])[t.leaf]): t for t in sent_tensors(self.plan, flow.op)
+        }
         drawn = self._draws.inside(flow.stage)[result]
         drawn = within(drawn, 0, partial) if flow.op.attributes.get("keeps") else drawn
-        for leaf, (path, type_), mark in zip(_solid(partial), leaves(partial), self._marks(flow), strict=True):
+        for leaf, (path, type_), mark in zip(nonempty_leaves(partial), leaves(partial), self._marks(flow), strict=True):
             live = self.data.live.of(flow.stage, frozenset([leaf]))
             names = sent_for(live, flow.stage, sent)
             added = _added_tensors(flow, live, names, tensors)
@@ -214,11 +216,6 @@ def _added_tensors(
     parts = [(name, part) for name in names for part in sorted(live[name])]
     tainted = [(name, part) for name, part in parts if part in flow.tainted[name]]
     return [tensors[p] for p in tainted or parts if p in tensors]  # a count of clients depends on no data
-
-
-def _solid(type_: Type) -> list[int]:
-    """The positions of the tensors among the leaves of a type."""
-    return [i for i, leaf in enumerate(flat(type_)) if not isinstance(leaf, StructType)]
 
 
 def sent_for(live: Live, stage: Function, sent: Container[str]) -> list[str]:

@@ -4,10 +4,9 @@ A leaf that is listed may still have little noise, or noise that can be told apa
 """
 
 from fedcore.compiler.client_data import ClientData
-from fedcore.compiler.leaf_sets import NOTHING, Leaves, everything, flat
+from fedcore.compiler.leaf_sets import NOTHING, Leaves, everything, holds_sequence, nonempty_leaves
 from fedcore.ir import Function, Graph, Module, Operation, Symbol
 from fedcore.ir.purity import seeded_symbols
-from fedcore.types import SequenceType, StructType, contains
 
 
 class DrawnLeaves:
@@ -24,10 +23,10 @@ class DrawnLeaves:
         drawn: dict[str, Leaves] = {p.name: NOTHING for p in stage.parameters}
         types = stage.types()
         for op in stage.operations:
-            drawn[op.name] = self._data.tainted_leaves(op, types, drawn) | self._own(op)
+            drawn[op.name] = self._data.tainted_leaves(op, types, drawn) | self._drawn_by(op)
         return drawn
 
-    def _own(self, op: Operation) -> Leaves:
+    def _drawn_by(self, op: Operation) -> Leaves:
         """The leaves of an operation's result that depend on random numbers that it draws itself."""
         symbols = [o.name for o in op.operands if isinstance(o, Symbol) and o.name in self._seeded]
         if not symbols and "salt" not in op.attributes:
@@ -39,11 +38,12 @@ class DrawnLeaves:
 
 
 def _seeded_leaves(graph: Graph, data: bytes) -> Leaves:
+    """The leaves of a graph's result that depend on its implicit seed; all leaves if one is a sequence."""
     from fedcore.graphs.graphdef.analysis.dependencies import seeded_results
     from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 
     type_ = graph.type.result
-    if contains(type_, lambda t: isinstance(t, SequenceType)):
+    if holds_sequence(type_):
         return everything(type_)
-    solid = [i for i, leaf in enumerate(flat(type_)) if not isinstance(leaf, StructType)]
-    return frozenset(i for i, seeded in zip(solid, seeded_results(captured_graph(graph, data)), strict=True) if seeded)
+    seeded = seeded_results(captured_graph(graph, data))
+    return frozenset(i for i, is_seeded in zip(nonempty_leaves(type_), seeded, strict=True) if is_seeded)

@@ -7,9 +7,9 @@ stages and graphs pass numbers on; the result of any other operation has new num
 
 from collections.abc import Hashable
 
-from fedcore.compiler.leaf_sets import count, flat, start_of
+from fedcore.compiler.leaf_sets import count, flat, holds_sequence, start_of
 from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
-from fedcore.types import SequenceType, StructType, Type, contains
+from fedcore.types import StructType, Type
 
 Numbers = list[int]
 
@@ -113,7 +113,7 @@ class LeafOrigins:
         if graph.name not in self._results:
             data = self._module.blobs.get(graph.digest)
             origins = None
-            if data is not None and not contains(graph.type, _is_sequence):
+            if data is not None and not holds_sequence(graph.type):
                 origins = result_origins(captured_graph(graph, data))
             self._results[graph.name] = origins
         return self._results[graph.name]
@@ -122,7 +122,3 @@ class LeafOrigins:
 def _is_tensor(leaf: Type) -> bool:
     """Whether a leaf is a tensor of the graph; an empty struct counts as a leaf too, but is none."""
     return not isinstance(leaf, StructType)
-
-
-def _is_sequence(type_: Type) -> bool:
-    return isinstance(type_, SequenceType)

@@ -11,7 +11,7 @@ from collections.abc import Set
 
 import attrs
 
-from fedcore.types import FederatedType, StructType, TensorType, Type, is_static, member_of
+from fedcore.types import FederatedType, SequenceType, StructType, TensorType, Type, contains, is_static, member_of
 
 Leaves = frozenset[int]
 """Positions among the leaves of a type. A struct without elements counts as a leaf, so that each type has one."""
@@ -53,31 +53,32 @@ class _Facts:
     has_empty: bool
 
 
-_known: dict[int, _Facts] = {}
-MOST_KNOWN = 4096
+_facts_by_id: dict[int, _Facts] = {}
+_MOST_FACTS = 4096
 
 
 def _facts(struct: StructType) -> _Facts:
     """The facts, cached by the identity of the type, since comparing wide types takes time."""
-    facts = _known.get(id(struct))
+    facts = _facts_by_id.get(id(struct))
     if facts is None or facts.struct is not struct:
-        if len(_known) >= MOST_KNOWN:
-            _known.clear()
+        if len(_facts_by_id) >= _MOST_FACTS:
+            _facts_by_id.clear()
         starts = tuple(itertools.accumulate(map(count, struct.types), initial=0))
         facts = _Facts(struct, starts, not struct.types or any(map(has_empty, struct.types)))
-        _known[id(struct)] = facts
+        _facts_by_id[id(struct)] = facts
     return facts
 
 
 def within(leaf_set: Set[int], start: int, type_: Type) -> Leaves:
-    """The wanted leaves of an element, as positions in the element.
+    """The leaves of a set that are in an element, as positions in the element.
 
     Args:
+        leaf_set: positions in the struct.
         start: the position of the element's first leaf.
         type_: the type of the element.
     """
     size = count(type_)
-    if len(leaf_set) <= size:
+    if len(leaf_set) <= size:  # walk over the smaller of both
         return frozenset([i - start for i in leaf_set if start <= i < start + size])
     return frozenset([i for i in range(size) if start + i in leaf_set])
 
@@ -88,11 +89,20 @@ def elements_of(type_: Type) -> tuple[Type, ...]:
 
 
 def flat(type_: Type) -> list[Type]:
-    """The leaves."""
+    """The types of the leaves, in their order."""
     member = member_of(type_)
     if not isinstance(member, StructType) or not member.types:
         return [member]
     return [leaf for element in member.types for leaf in flat(element)]
+
+
+def nonempty_leaves(type_: Type) -> list[int]:
+    """The positions of the leaves that are no structs without elements: those that `fedcore.types.leaves` has."""
+    return [i for i, leaf in enumerate(flat(type_)) if not isinstance(leaf, StructType)]
+
+
+def holds_sequence(type_: Type) -> bool:
+    return contains(type_, lambda t: isinstance(t, SequenceType))
 
 
 def has_empty(type_: Type) -> bool:
@@ -107,8 +117,8 @@ def with_empty(type_: Type, leaf_set: Leaves) -> Leaves:
     elements = elements_of(type_)
     if not elements or not leaf_set:
         return leaf_set
-    real = {i for i, leaf in enumerate(flat(type_)) if not isinstance(leaf, StructType)}
-    if real and leaf_set >= real:
+    nonempty = nonempty_leaves(type_)
+    if nonempty and leaf_set.issuperset(nonempty):
         return everything(type_)
     extended, start = set(leaf_set), 0
     for element in elements:
@@ -118,7 +128,7 @@ def with_empty(type_: Type, leaf_set: Leaves) -> Leaves:
 
 
 MOST_WRITTEN = 16
-"""Elements of a text or bool tensor for which a dummy literal is written."""
+"""The most elements of a text or bool tensor for which a dummy literal is written into the plan."""
 
 
 def has_zero(type_: Type) -> bool:
@@ -151,7 +161,7 @@ def part_of(type_: Type, leaf_set: Leaves) -> Type:
 
 
 def split(type_: StructType, leaf_set: Leaves) -> list[tuple[str | None, Type, Leaves]]:
-    """Name, type and kept leaves of each element."""
+    """Name, type and kept leaves of each element, as positions in the element."""
     parts, start = [], 0
     for name, element in type_.items():
         parts.append((name, element, within(leaf_set, start, element)))

@@ -23,13 +23,14 @@ from fedcore.compiler.leaf_sets import (
     everything,
     flat,
     has_empty,
+    holds_sequence,
     start_of,
     with_empty,
     within,
 )
 from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.purity import effectful_symbols
-from fedcore.types import SequenceType, TensorType, Type, contains, fits
+from fedcore.types import TensorType, Type, fits
 
 LEAFWISE = (
     "append_rows",
@@ -187,7 +188,7 @@ class Liveness:
             return None
         if graph.attributes.get("stateful") or graph.attributes.get("effects"):
             return None
-        if contains(graph.type, lambda t: isinstance(t, SequenceType)):
+        if holds_sequence(graph.type):
             return None
         if graph.name not in self._reads:
             from fedcore.graphs.graphdef.analysis.dependencies import dependencies_of, shows_all

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedcore.compiler.client_outputs import accumulation_line
-from fedcore.compiler.leaf_sets import count, flat, start_of
+from fedcore.compiler.leaf_sets import count, flat, holds_sequence, nonempty_leaves, start_of
 from fedcore.compiler.lint.program import ClientFold, Program, user_name
 from fedcore.compiler.lint.registry import Finding, lint_check
 from fedcore.errors import Location
 from fedcore.intrinsics.sent_values import sent_by
 from fedcore.ir import Function, Graph, Operation, Ref
-from fedcore.types import SequenceType, StructType, TensorType, Type, contains
+from fedcore.types import TensorType, Type
 
 if TYPE_CHECKING:
     from fedcore.graphs.dataflow.graph import Value
@@ -139,13 +139,12 @@ def _results_of_graphs(program: Program, stage: Function, name: str) -> Iterator
 
     start, op = _origin({op.name: op for op in stage.operations}, name)
     callee = program.stages[op.operands[0].name] if op is not None and op.kind == "call" else None
-    if not isinstance(callee, Graph) or contains(callee.type.result, lambda t: isinstance(t, SequenceType)):
+    if not isinstance(callee, Graph) or holds_sequence(callee.type.result):
         return
     results = captured_graph(callee, program.stages.blob(callee.digest)).main.results
-    tensors = [i for i, leaf in enumerate(flat(callee.type.result)) if not isinstance(leaf, StructType)]
-    for leaf in range(start, start + count(stage.types()[name])):
-        if leaf in tensors:
-            yield results[tensors.index(leaf)]
+    for leaf, result in zip(nonempty_leaves(callee.type.result), results, strict=True):
+        if start <= leaf < start + count(stage.types()[name]):
+            yield result
 
 
 def _origin(by_name: dict[str, Operation], name: str) -> tuple[int, Operation | None]:

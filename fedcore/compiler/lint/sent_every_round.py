@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from fedcore.compiler.leaf_origins import LeafOrigins
-from fedcore.compiler.leaf_sets import flat
+from fedcore.compiler.leaf_sets import nonempty_leaves
 from fedcore.compiler.lint.program import Program
 from fedcore.compiler.lint.registry import Finding, lint_check
 from fedcore.compiler.placed_dataflow import SENT_ONCE_BYTES
@@ -32,8 +32,7 @@ def sent_every_round(program: Program) -> Iterator[Finding]:
     origins = LeafOrigins(program.stages)
     lines = {n: op.location for op in main.operations if op.kind == "broadcast" for n in origins.of[op.name]}
     state_origins, result_origins = origins.of[state.name], origins.of[main.result.name]
-    tensors = [i for i, leaf in enumerate(flat(state.type)) if not isinstance(leaf, StructType)]
-    for i, (path, leaf) in zip(tensors, leaves(state.type), strict=True):
+    for i, (path, leaf) in zip(nonempty_leaves(state.type), leaves(state.type), strict=True):
         number, size = state_origins[i], _size_bytes(leaf)
         if number == result_origins[i] and number in lines and size >= SENT_ONCE_BYTES:
             yield Finding(

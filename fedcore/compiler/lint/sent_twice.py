@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterator
 
 from fedcore.compiler.client_outputs import accumulation_line, sent_for
-from fedcore.compiler.leaf_sets import flat
+from fedcore.compiler.leaf_sets import nonempty_leaves
 from fedcore.compiler.lint.program import ClientFold, Program, user_name
 from fedcore.compiler.lint.registry import Finding, lint_check
 from fedcore.compiler.liveness import Liveness
@@ -11,7 +11,6 @@ from fedcore.errors import Location
 from fedcore.intrinsics.secure_ranges import OPEN
 from fedcore.intrinsics.sent_values import sent_by
 from fedcore.ir import Function, Graph, Operation, Ref, Symbol
-from fedcore.types import StructType
 
 
 @lint_check("sent-twice")
@@ -58,7 +57,7 @@ def sent_twice(program: Program) -> Iterator[Finding]:
 def _sent_by_protocol(live: Liveness, fold: ClientFold, sent: set[str]) -> tuple[set[str], set[str]]:
     """The values that secure sums need, and those that the rest of the partial needs."""
     partial = fold.stage.parameters[0]
-    tensors = [i for i, leaf in enumerate(flat(partial.type)) if not isinstance(leaf, StructType)]
+    tensors = nonempty_leaves(partial.type)
     marks = fold.merge.attributes.get("secure", (OPEN,) * len(tensors))
     hidden: set[str] = set()
     bare: set[str] = set()

@@ -24,6 +24,7 @@ from fedcore.compiler.leaf_sets import (
     everything,
     flat,
     has_zero,
+    nonempty_leaves,
     part_of,
     split,
     start_of,
@@ -443,8 +444,8 @@ def _prune_attributes(op: Operation, live_leaves: Leaves) -> Mapping[str, object
     """The attributes of a merge of the wanted leaves only."""
     if "secure" not in op.attributes:
         return op.attributes
-    tensors = (i for i, leaf in enumerate(flat(op.type)) if not isinstance(leaf, StructType))
-    marks = tuple(mark for i, mark in zip(tensors, op.attributes["secure"], strict=True) if i in live_leaves)
+    ranges = zip(nonempty_leaves(op.type), op.attributes["secure"], strict=True)
+    marks = tuple(range_ for i, range_ in ranges if i in live_leaves)
     attributes = {key: value for key, value in op.attributes.items() if key != "secure"}
     return {**attributes, "secure": marks} if any(marks) else attributes
 

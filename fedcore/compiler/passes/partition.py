@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from fedcore.compiler.inlining import Inliner
+from fedcore.compiler.leaf_sets import holds_sequence
 from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.compiler.placed_dataflow import AT_CLIENTS, AT_SERVER, Dataflow, PlacedTree, PlacedValue, nodes_of
@@ -32,7 +33,6 @@ from fedcore.types import (
     SequenceType,
     StructType,
     Type,
-    contains,
     fits,
     leaves,
     member_of,
@@ -205,7 +205,7 @@ class _Partition:
         A stage draws the elements of a sequence, and makes a value of each client from an all-equal value.
         """
         for node in dict.fromkeys(n for n, _ in self.flow.returned):
-            has_sequences = node.is_input and contains(node.type, _is_sequence)
+            has_sequences = node.is_input and holds_sequence(node.type)
             is_broadcast = node in self.returned_per_client and is_all_equal(self.main_values[node].type)
             if not (has_sequences or is_broadcast):
                 continue
@@ -283,7 +283,7 @@ class _Partition:
                 self.main_values[node] = self._broadcast_constant(node)
             else:
                 values[node] = self._value_to_send(node)
-        for node in [n for n in sent if contains(n.type, _is_sequence)]:
+        for node in [n for n in sent if holds_sequence(n.type)]:
             self.main_values[node] = self._broadcast_columns(values.pop(node), node)
         stage_struct = self.stage_structs.get(frozenset(v.operand for v in values.values()))
         if stage_struct is None:
@@ -328,7 +328,7 @@ class _Partition:
         value = self.main_values[node]
         if where == AT_SERVER or node.where == AT_CLIENTS:
             return value
-        if node not in self.implicit_broadcasts and contains(node.type, _is_sequence):
+        if node not in self.implicit_broadcasts and holds_sequence(node.type):
             self.implicit_broadcasts[node] = self._broadcast_columns(value, node)
         if node not in self.implicit_broadcasts:
             with self.main, self.main.at(_last_line([node])):
@@ -463,10 +463,6 @@ def _root(node: PlacedValue) -> PlacedValue:
     return node
 
 
-def _is_sequence(type_: Type) -> bool:
-    return isinstance(type_, SequenceType)
-
-
 def _last_line(nodes: list[PlacedValue]) -> Location | None:
     """Location of the last node in program order that has one."""
     return next((n.op.location for n in reversed(nodes) if n.op is not None and n.op.location is not None), None)
@@ -517,7 +513,7 @@ class _Local:
         if id(outer) in self._arguments:
             return self._arguments[id(outer)][1]
         sent = self.where == AT_CLIENTS and getattr(outer.type, "all_equal", False)
-        if sent and contains(outer.type, _is_sequence):
+        if sent and holds_sequence(outer.type):
             raise FedcoreError(
                 f"%{outer.operand.name} of type {outer.type} is the same for all clients, which a sequence cannot be: "
                 "send its rows as a tensor, and make the sequence at the clients (fc.sequence_from_rows)"
@@ -670,7 +666,7 @@ class _Local:
     def _check_leaves(self, type_: Type) -> None:
         """Raises for a sequence that a stage cannot return as columns, and for a sequence in a partial."""
         if self.partial is not None:
-            if contains(self.partial.type, _is_sequence):
+            if holds_sequence(self.partial.type):
                 raise FedcoreError(
                     f"an aggregation has an accumulator of type {self.partial.type}; it holds tensors, no sequences"
                 )
