@@ -35,7 +35,7 @@ def cast(value: NumpyValue, dtype: str) -> NumpyValue:
 
 
 def cast_leaves(value: Value, type_: Type) -> Value:
-    """Casts each leaf of a traced value to the dtype that it has in `type_`."""
+    """Casts each leaf of a traced value to the dtype of that leaf in `type_`; shapes stay."""
     if value.type == type_:
         return value
     if isinstance(type_, StructType):

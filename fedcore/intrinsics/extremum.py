@@ -14,7 +14,12 @@ from fedcore.types import member_of
 def extremum(value: Value, pick: Callable[[Value, Value], Value], *, lowest: bool) -> Value:
     """Folds `pick` over the clients; no clients give the finite limits of the dtype.
 
-    A flag in the accumulator is true after the first value, since values may be infinite and the limits are finite.
+    The accumulator is (extremum, whether it holds a value): the limits that it starts from are no identity of `pick`,
+    since values may be infinite.
+
+    Args:
+        pick: `minimum` or `maximum`.
+        lowest: no clients give the least number of the dtype, not the largest.
     """
     member = member_of(value.type)
     limits = numerics.limits(member, lowest=lowest)

@@ -1,10 +1,11 @@
 from collections.abc import Sequence
 
-from fedcore.errors import TypeMismatch, brief
+from fedcore.errors import TypeMismatch
 from fedcore.intrinsics.federated_aggregate import federated_aggregate
 from fedcore.intrinsics.generic_zero import generic_zero
 from fedcore.intrinsics.numerics import NumpyValue
 from fedcore.intrinsics.rows import append_rows, as_row, no_rows, sequence_from_rows
+from fedcore.intrinsics.rules import check_whole
 from fedcore.ir.module import Attributes
 from fedcore.ir.operations import intrinsic
 from fedcore.ir.values import Value
@@ -17,12 +18,10 @@ def _check_bounded(name: str, types: Sequence[Type], attributes: Attributes) -> 
     Raises:
         TypeMismatch: `max_clients` is no positive int, or a client value holds no tensor or one of unknown shape.
     """
-    count = attributes["max_clients"]
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise TypeMismatch(f"{name}: `max_clients` is a whole number of at least 1, not {brief(count)}")
+    check_whole(name, "max_clients", attributes["max_clients"], 1)
     if not tensor_leaves(types[0]):
         raise TypeMismatch(f"{name}: a value of type {member_of(types[0])} holds no tensors, so it makes no rows")
-    varying = [str(t) for t in tensor_leaves(types[0]) if not is_static(t.shape)]
+    varying = [t for t in tensor_leaves(types[0]) if not is_static(t.shape)]
     if varying:
         raise TypeMismatch(f"{name}: values of {varying[0]} differ in shape, so they make no rows; pad them first")
 

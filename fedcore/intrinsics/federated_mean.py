@@ -19,7 +19,8 @@ from fedcore.ir.values import Value
 from fedcore.types import TensorType, Type, as_dtype, member_of
 
 
-def _scalar_weight(name: str, types: Sequence[Type], attributes: Attributes) -> None:
+def _check_weight(name: str, types: Sequence[Type], attributes: Attributes) -> None:
+    """The `Rule` of the intrinsic: the weight, if there is one, is a real scalar."""
     weight = member_of(types[1]) if len(types) > 1 else None
     if weight is not None and not (
         isinstance(weight, TensorType) and weight.shape == () and not weight.dtype.is_complex
@@ -29,7 +30,7 @@ def _scalar_weight(name: str, types: Sequence[Type], attributes: Attributes) -> 
 
 @intrinsic(
     "(value: {T}@CLIENTS, weight?: {W}@CLIENTS -> T@SERVER) where T: inexact, W: numeric",
-    rule=_scalar_weight,
+    rule=_check_weight,
 )
 def federated_mean(value: list[NumpyValue], weight: list[np.ndarray] | None = None, *, T: Type) -> NumpyValue:
     """The mean of a client value, weighted by the scalar `weight` if it is given.
@@ -44,11 +45,11 @@ def federated_mean(value: list[NumpyValue], weight: list[np.ndarray] | None = No
     weights = [np.ones((), np.float32)] * len(value) if weight is None else list(map(np.asarray, weight))
     wide = numerics.sum_type(T)
     total = numerics.zeros(wide)
-    count: Any = np.float64(0)
+    weight_sum: Any = np.float64(0)
     for x, w in zip(value, weights, strict=True):
         total = numerics.add(total, numerics.multiply(numerics.cast_to(x, wide), w))
-        count = count + numerics.cast_to(w, numerics.weight_sum_type(TensorType(as_dtype(w.dtype)), T))
-    return numerics.cast_to(numerics.divide(total, count), T)
+        weight_sum = weight_sum + numerics.cast_to(w, numerics.weight_sum_type(TensorType(as_dtype(w.dtype)), T))
+    return numerics.cast_to(numerics.divide(total, weight_sum), T)
 
 
 @federated_mean.lowering

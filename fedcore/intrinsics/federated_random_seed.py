@@ -24,7 +24,7 @@ def federated_random_seed(placement: str, *, clients: int, seed: Seed) -> np.int
 @operation(lambda types, attributes: TensorType("int64"), draws=True)
 def random_seed(*, seed: Seed) -> np.int64:
     """The seed of `federated_random_seed` inside a stage."""
-    number = seed.number()
+    number = seed.number()  # an int, or a tensor where a stage is built
     return np.int64(number) if isinstance(number, int) else number
 
 

@@ -12,7 +12,7 @@ from fedcore.ir.values import Value
 from fedcore.types import Type, member_of
 
 
-def _rule(name: str, types: Sequence[Type], attributes: Attributes) -> None:
+def _check_zero_and_ranges(name: str, types: Sequence[Type], attributes: Attributes) -> None:
     zero_fits("accumulate")(name, types, attributes)
     check_ranges(name, member_of(types[0]), attributes["secure"], may_be_open=False)
 
@@ -20,7 +20,7 @@ def _rule(name: str, types: Sequence[Type], attributes: Attributes) -> None:
 @intrinsic(
     "(value: {T}@CLIENTS, zero: T, accumulate: (<T,T> -> T), merge: (<T,T> -> T), report: (T -> R) -> R@SERVER)",
     attributes=("secure",),
-    rule=_rule,
+    rule=_check_zero_and_ranges,
     crosses=TO_SERVER,
     per_client="accumulate",
 )
@@ -51,17 +51,17 @@ def federated_secure_aggregate(
 def secure_sum_of(
     value: Value,
     ranges: tuple[str, ...],
-    added: Callable[[Value, Value], Value] = generic_plus,
+    plus: Callable[[Value, Value], Value] = generic_plus,
     report: Callable[[Value], Value] = lambda total: total,
 ) -> Value:
     """The secure sum of a client value, leaf by leaf.
 
     Args:
         ranges: for each leaf the range of the integers.
-        added: adds two values. Default: integer overflow wraps.
+        plus: adds two values. Default: integer overflow wraps.
         report: computes the result from the sum. Default: the sum.
     """
     zero = generic_zero(member_of(value.type))
     return federated_secure_aggregate(
-        value, zero, lambda a, b: added(a, b), lambda a, b: added(a, b), lambda a: report(a), secure=ranges
+        value, zero, lambda a, b: plus(a, b), lambda a, b: plus(a, b), lambda a: report(a), secure=ranges
     )

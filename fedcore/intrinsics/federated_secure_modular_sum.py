@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedcore.errors import TypeMismatch, brief
+from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import numerics
 from fedcore.intrinsics.federated_map import federated_map
 from fedcore.intrinsics.federated_secure_aggregate import secure_sum_of
@@ -12,6 +12,7 @@ from fedcore.intrinsics.generic_zero import generic_zero
 from fedcore.intrinsics.less import less
 from fedcore.intrinsics.modulo import modulo
 from fedcore.intrinsics.numerics import NumpyValue
+from fedcore.intrinsics.rules import check_whole
 from fedcore.intrinsics.secure_ranges import SecureRange
 from fedcore.intrinsics.where import where
 from fedcore.ir.module import Attributes
@@ -20,10 +21,10 @@ from fedcore.ir.values import Value
 from fedcore.types import StructType, TensorType, Type, member_of, tensor_leaves
 
 
-def _modulus(name: str, types: Sequence[Type], attributes: Attributes) -> None:
+def _check_modulus(name: str, types: Sequence[Type], attributes: Attributes) -> None:
+    """The `Rule` of the intrinsic: the dtypes of all leaves hold the modulus."""
     modulus = attributes["modulus"]
-    if not isinstance(modulus, int) or isinstance(modulus, bool) or modulus < 1:
-        raise TypeMismatch(f"{name}: `modulus` is a whole number of at least 1, not {brief(modulus)}")
+    check_whole(name, "modulus", modulus, 1)
     small = [t for t in tensor_leaves(types[0]) if modulus > np.iinfo(t.dtype.numpy).max]
     if small:
         raise TypeMismatch(f"{name}: `modulus` is {modulus}, which {small[0].dtype} does not hold")
@@ -32,7 +33,7 @@ def _modulus(name: str, types: Sequence[Type], attributes: Attributes) -> None:
 @intrinsic(
     "(value: {T}@CLIENTS -> T@SERVER) where T: integer",
     attributes=("modulus",),
-    rule=_modulus,
+    rule=_check_modulus,
 )
 def federated_secure_modular_sum(value: list[NumpyValue], modulus: int, *, T: Type) -> NumpyValue:
     """The sum of client integers modulo `modulus`, 0 to `modulus - 1`, in a secure sum: the server learns it only.
@@ -43,13 +44,14 @@ def federated_secure_modular_sum(value: list[NumpyValue], modulus: int, *, T: Ty
     Example:
         >>> total = fc.federated_secure_modular_sum(masked, 2**16)
     """
-    return _remainders(value, T, modulus)
+    return _modular_sum(value, T, modulus)
 
 
-def _remainders(values: list, type_: Type, modulus: int) -> NumpyValue:
+def _modular_sum(values: list, type_: Type, modulus: int) -> NumpyValue:
+    """The sum of values of a type, modulo the modulus, in Python's integers, which do not overflow."""
     if isinstance(type_, StructType):
         parts = zip(*values, strict=True) if values else [()] * len(type_)
-        return tuple(_remainders(list(p), t, modulus) for p, t in zip(parts, type_.types, strict=True))
+        return tuple(_modular_sum(list(p), t, modulus) for p, t in zip(parts, type_.types, strict=True))
     assert isinstance(type_, TensorType)
     total = np.asarray(numerics.zeros(type_)).astype(object)
     for x in values:
@@ -60,7 +62,6 @@ def _remainders(values: list, type_: Type, modulus: int) -> NumpyValue:
 @federated_secure_modular_sum.lowering
 def _(value: Value, modulus: int) -> Value:
     member = member_of(value.type)
-
     remainders = federated_map(lambda x: modulo(x, modulus), value)
     ranges = (str(SecureRange(modulus - 1, modulus)),) * len(tensor_leaves(member))
     if modulus & (modulus - 1) == 0:  # sums that wrap are congruent modulo a power of 2

@@ -23,9 +23,8 @@ def federated_secure_sum(value: list[NumpyValue], max_input: NumpyValue, *, T: T
     """Adds client integers of 0 to `max_input` in a secure sum: the server learns the sum only.
 
     `fc.runtime.local(secure_aggregation='masked')` runs the protocol; other runtimes give its result, but hide nothing.
-    Values are clipped to 0 … `max_input` first.
-    `max_input` is a number for all leaves, or a struct with a number for each leaf. The sum wraps, as in
-    `federated_sum`. No clients give zeros.
+    Values are clipped to 0 … `max_input` first, a number for all leaves, or a struct with a number for each leaf. The
+    sum wraps, as in `federated_sum`. No clients give zeros.
 
     Example:
         >>> total = fc.federated_secure_sum(counts, 1000)
@@ -37,10 +36,10 @@ def federated_secure_sum(value: list[NumpyValue], max_input: NumpyValue, *, T: T
 @federated_secure_sum.lowering
 def _(value: Value, max_input: Value) -> Value:
     clipped = federated_map(lambda x: minimum(maximum(x, 0), max_input), value)
-    return secure_sum_of(clipped, ranges_up_to(member_of(value.type), _numbers(max_input, value)))
+    return secure_sum_of(clipped, ranges_up_to(member_of(value.type), _clip_limits(max_input, value)))
 
 
-def _numbers(max_input: Value, value: Value) -> list[int | None]:
+def _clip_limits(max_input: Value, value: Value) -> list[int | None]:
     """For each leaf of the value the number to which it is clipped; None if the program computes the number."""
     leaves = len(tensor_leaves(member_of(value.type)))
     stack, numbers = [max_input], []

@@ -3,26 +3,24 @@ from functools import reduce
 
 import numpy as np
 
-from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import numerics
 from fedcore.intrinsics.federated_secure_sum import federated_secure_sum
 from fedcore.intrinsics.numerics import NumpyValue
+from fedcore.intrinsics.rules import check_whole
 from fedcore.ir.module import Attributes
 from fedcore.ir.operations import intrinsic
 from fedcore.ir.values import Value
 from fedcore.types import StructType, TensorType, Type, member_of
 
 
-def _bits(name: str, types: Sequence[Type], attributes: Attributes) -> None:
-    bits = attributes["bitwidth"]
-    if not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= 64:
-        raise TypeMismatch(f"{name}: `bitwidth` is a whole number of 1 to 64, not {brief(bits)}")
+def _check_bitwidth(name: str, types: Sequence[Type], attributes: Attributes) -> None:
+    check_whole(name, "bitwidth", attributes["bitwidth"], 1, 64)
 
 
 @intrinsic(
     "(value: {T}@CLIENTS -> T@SERVER) where T: integer",
     attributes=("bitwidth",),
-    rule=_bits,
+    rule=_check_bitwidth,
 )
 def federated_secure_sum_bitwidth(value: list[NumpyValue], bitwidth: int, *, T: Type) -> NumpyValue:
     """`federated_secure_sum` of integers from 0 to 2**bitwidth - 1.
@@ -43,6 +41,7 @@ def _(value: Value, bitwidth: int) -> Value:
 
 
 def _largest(type_: Type, bits: int) -> NumpyValue:
+    """For each leaf the largest number of `bits` bits that its dtype holds, nested as the type is."""
     if isinstance(type_, StructType):
         return tuple(_largest(t, bits) for t in type_.types)
     assert isinstance(type_, TensorType)

@@ -22,7 +22,7 @@ SIGNATURE = (
 def select_slices(
     client_keys: list[np.ndarray], max_key: np.ndarray, server_val: NumpyValue, select_fn: BinaryFunction
 ) -> list[list[NumpyValue]]:
-    """The meaning of both selections."""
+    """The meaning of `federated_select` and `federated_secure_select`."""
     clipped = [np.minimum(np.maximum(keys, 0), max_key).astype(np.int32) for keys in client_keys]
     return [[select_fn(server_val, key) for key in keys] for keys in clipped]
 

@@ -19,6 +19,7 @@ def federated_zip(value: tuple, *, operand_types: tuple[Type], clients: int) -> 
     (type_,) = operand_types
 
     def client_value(part: Any, part_type: Type, k: int) -> NumpyValue:
+        """The part at client k; the server's members have no clients, so any k gives them."""
         if isinstance(part_type, StructType):
             return tuple(client_value(p, t, k) for p, t in zip(part, part_type.types, strict=True))
         assert isinstance(part_type, FederatedType)
@@ -41,6 +42,7 @@ def _name_elements(value: Value | tuple, *, result_type: Type) -> Value:
 
 
 def _placement(type_: Type) -> str | None:
+    """The placement of the values in a struct, which the signature has checked to be one; None without values."""
     if isinstance(type_, FederatedType):
         return type_.placement.name
     assert isinstance(type_, StructType)

@@ -17,11 +17,11 @@ def _typing(types: Sequence[Type], attributes: Attributes) -> Type:
         check_ranges("message", types[0], (attributes["secure"],), may_be_open=False)
         return types[0]
 
-    def message_leaf(leaf: TensorType) -> TensorType:
+    def message_type(leaf: TensorType) -> TensorType:
         is_code = leaf.dtype.name == "uint8" and leaf.rank == 1
         return TensorType("code", leaf.shape) if is_code else leaf
 
-    return map_tensors(message_leaf, types[0])
+    return map_tensors(message_type, types[0])
 
 
 @operation(_typing)

@@ -34,22 +34,24 @@ def leafwise(fn: Callable[..., object], *values: Any) -> NumpyValue:
         return np.asarray(fn(*map(np.asarray, values)))
 
 
-def _elementwise(fn: _LeafFunction) -> BinaryFunction:
-    """Applies `fn` leaf by leaf, in the dtype of the left leaf; a scalar on the right is applied to every leaf."""
-
-    def leaf(a: np.ndarray, b: np.ndarray) -> np.ndarray | np.generic:
-        return fn(a, b if a.dtype == object else b.astype(a.dtype)).astype(a.dtype)
+def _with_scalars(fn: Callable[[np.ndarray, np.ndarray], object]) -> BinaryFunction:
+    """Applies `fn` to the leaves of two values; a scalar on the right is applied to every leaf of the left."""
 
     def apply(left: NumpyValue, right: NumpyValue) -> NumpyValue:
         if isinstance(left, tuple) and not isinstance(right, tuple):
             return tuple(apply(part, right) for part in left)
-        return leafwise(leaf, left, right)
+        return leafwise(fn, left, right)
 
     return apply
 
 
+def _elementwise(fn: _LeafFunction) -> BinaryFunction:
+    """Applies `fn` leaf by leaf, in the dtype of the left leaf."""
+    return _with_scalars(lambda a, b: fn(a, b if a.dtype == object else b.astype(a.dtype)).astype(a.dtype))
+
+
 def _scaling(fn: _LeafFunction) -> BinaryFunction:
-    """Leafwise function in which a real number on the right scales both parts of a complex number.
+    """Applies `fn` leaf by leaf; a real number on the right scales both parts of a complex number.
 
     Cast to a complex number with imaginary part 0, it would turn infinities into NaN.
     """
@@ -62,36 +64,21 @@ def _scaling(fn: _LeafFunction) -> BinaryFunction:
         scaled.real, scaled.imag = fn(a.real, real), fn(a.imag, real)
         return scaled
 
-    def apply(left: NumpyValue, right: NumpyValue) -> NumpyValue:
-        if isinstance(left, tuple) and not isinstance(right, tuple):
-            return tuple(apply(part, right) for part in left)
-        return leafwise(leaf, left, right)
+    return _with_scalars(leaf)
 
-    return apply
+
+def _comparison(fn: _LeafFunction) -> BinaryFunction:
+    """Applies `fn` leaf by leaf and gives bools."""
+    return _with_scalars(lambda a, b: np.asarray(fn(a, b), np.bool_))
 
 
 add = _elementwise(np.add)
 subtract = _elementwise(np.subtract)
 multiply = _scaling(np.multiply)
 divide = _scaling(np.true_divide)
-
-
 minimum = _elementwise(np.minimum)
 maximum = _elementwise(np.maximum)
 modulo = _elementwise(np.mod)
-
-
-def _comparison(fn: _LeafFunction) -> BinaryFunction:
-    """Applies `fn` leaf by leaf and gives bools; a scalar on the right is compared with every leaf."""
-
-    def apply(left: NumpyValue, right: NumpyValue) -> NumpyValue:
-        if isinstance(left, tuple) and not isinstance(right, tuple):
-            return tuple(apply(part, right) for part in left)
-        return leafwise(lambda a, b: np.asarray(fn(a, b), np.bool_), left, right)
-
-    return apply
-
-
 less = _comparison(np.less)
 equal = _comparison(np.equal)
 
@@ -115,9 +102,9 @@ def cast(value: NumpyValue, dtype: DType) -> NumpyValue:
             return real.astype(dtype.numpy)
         info = np.iinfo(dtype.numpy)
         least, most = (np.asarray(float(limit)).astype(real.dtype) for limit in (info.min, info.max))
-        fits = (real > least) & (real < most)  # `most` may be rounded up to a number that the dtype does not hold
+        is_inside = (real > least) & (real < most)  # `most` may be rounded up to a number that the dtype does not hold
         limit = np.where(np.isnan(real), 0, np.where(real >= most, info.max, info.min)).astype(dtype.numpy)
-        return np.where(fits, np.where(fits, real, 0).astype(dtype.numpy), limit)
+        return np.where(is_inside, np.where(is_inside, real, 0).astype(dtype.numpy), limit)
 
     return leafwise(leaf, value)
 
@@ -163,12 +150,12 @@ def limits(type_: Type, *, lowest: bool) -> NumpyValue:
 
 
 def extreme(type_: Type, *, lowest: bool) -> NumpyValue:
-    """`limits` in the shapes of the type."""
+    """A value of the type whose elements are all the `limits` of their dtypes."""
     return add(zeros(type_), limits(type_, lowest=lowest))
 
 
 def zeros_like(value: NumpyValue) -> NumpyValue:
-    """Scalar zeros for the leaves of a nested tuple."""
+    """Scalar zeros in the dtypes of the leaves of a value, nested as the value is."""
     return tuple(map(zeros_like, value)) if isinstance(value, tuple) else np.zeros((), np.asarray(value).dtype)
 
 

@@ -4,7 +4,7 @@ A plan broadcasts a server's sequence as its columns, so metering and executors 
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -18,7 +18,11 @@ from fedcore.types import SequenceType, StructType, TensorType, Type, is_static,
 
 
 def _rows_of(type_: Type, name: str) -> int | None:
-    """Number of rows of the leaves of a type; None if it is unknown."""
+    """Number of rows of the leaves of a type; None if it is unknown.
+
+    Raises:
+        TypeMismatch: a leaf has no first axis, or leaves have different numbers of rows; `name` is the operation's.
+    """
     sizes = set()
     for path, leaf in leaves(type_):
         if not isinstance(leaf, TensorType) or not leaf.shape:
@@ -67,19 +71,26 @@ def sequence_from_rows(value: np.ndarray | tuple) -> list[NumpyValue]:
     def row(x: np.ndarray | tuple, i: int) -> NumpyValue:
         return tuple(row(part, i) for part in x) if isinstance(x, tuple) else x[i]
 
-    def count(x: np.ndarray | tuple) -> int:
-        return count(x[0]) if isinstance(x, tuple) else len(x)
+    return [row(value, i) for i in range(_count_rows(value))]
 
-    return [row(value, i) for i in range(count(value))]
+
+def _count_rows(value: np.ndarray | tuple) -> int:
+    """The number of rows that all leaves of a value have."""
+
+    def tensors(part: np.ndarray | tuple) -> Iterator[np.ndarray]:
+        if isinstance(part, tuple):
+            for element in part:
+                yield from tensors(element)
+        else:
+            yield part
+
+    return len(next(tensors(value)))  # a struct without elements has no rows to count
 
 
 def _groups_typing(types: Sequence[Type], attributes: Attributes) -> Type:
     value, splits = types
     _rows_of(value, "sequence_from_groups")
-    if (
-        splits != TensorType("int64", splits.shape if isinstance(splits, TensorType) else None)
-        or len(splits.sizes) != 1
-    ):
+    if not isinstance(splits, TensorType) or splits.dtype.name != "int64" or splits.rank != 1:
         raise TypeMismatch(f"sequence_from_groups: `splits` is an int64 vector, not {splits}")
     return SequenceType(map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes[1:])), value))
 
@@ -125,6 +136,7 @@ def in_columns(type_: Type) -> Type:
 
 
 def is_grouped(element: Type) -> bool:
+    """Whether the elements of a sequence are groups of rows, whose numbers differ from element to element."""
     return any(bool(t.shape) and t.sizes[0] is None for t in tensor_leaves(element))
 
 
@@ -153,6 +165,7 @@ def columns_of_sequence(
     element = operand_types[0].element
 
     def column(parts: list, type_: Type) -> NumpyValue:
+        """The columns of a part of all elements, one below the other."""
         if isinstance(type_, StructType):
             return tuple(column([part[i] for part in parts], t) for i, t in enumerate(type_.types))
         assert isinstance(type_, TensorType)
@@ -164,15 +177,11 @@ def columns_of_sequence(
     columns = column(value, element)
     if not grouped:
         return columns
-
-    def count(x: np.ndarray | tuple) -> int:
-        return count(x[0]) if isinstance(x, tuple) else len(x)
-
-    return columns, np.cumsum([0, *map(count, value)], dtype=np.int64)
+    return columns, np.cumsum([0, *map(_count_rows, value)], dtype=np.int64)
 
 
 def columns_of(builder: Builder, value: Value) -> Value:
-    """A value with each sequence in it as its columns."""
+    """The value with each sequence in it replaced by its columns; `sequences_of` is the inverse."""
     if isinstance(value.type, SequenceType):
         return columns_of_sequence.emit([value], builder=builder, grouped=is_grouped(value.type.element))
     if not isinstance(value.type, StructType) or value.type == in_columns(value.type):
@@ -181,7 +190,7 @@ def columns_of(builder: Builder, value: Value) -> Value:
 
 
 def sequences_of(builder: Builder, value: Value, type_: Type) -> Value:
-    """A value of a type, from one with each sequence in it as its columns."""
+    """The value of a type whose sequences `columns_of` has replaced by columns."""
     if isinstance(type_, SequenceType):
         if is_grouped(type_.element):
             return sequence_from_groups.emit(_items(builder, value), builder=builder)

@@ -9,7 +9,8 @@ from fedcore.ir.operations import LOCAL, intrinsic
 from fedcore.types import StructType, TensorType, Type, explain, leaves, map_tensors
 
 
-def _condition(name: str, types: Sequence[Type], attributes: Attributes) -> None:
+def _check_condition(name: str, types: Sequence[Type], attributes: Attributes) -> None:
+    """The `Rule` of `where` for its first operand."""
     condition, then = types[0], types[1]
     if not _chooses(condition, then):
         expected = map_tensors(lambda t: TensorType("bool", t.shape), then)
@@ -17,6 +18,7 @@ def _condition(name: str, types: Sequence[Type], attributes: Attributes) -> None
 
 
 def _chooses(condition: Type, then: Type) -> bool:
+    """Whether each leaf of a condition is one bool, or bools in the shape of the leaves of `then` that it chooses."""
     if isinstance(condition, StructType) and isinstance(then, StructType):
         pairs = zip(condition.types, then.types, strict=False)
         return len(condition) == len(then) and all(_chooses(c, t) for c, t in pairs)
@@ -30,7 +32,7 @@ def _chooses(condition: Type, then: Type) -> bool:
 @intrinsic(
     "(condition: C, then: T, otherwise: W -> T) where C: tensor, T: tensor, W: tensor",
     level=LOCAL,
-    rule=all_of(_condition, meets("otherwise", left_index=1, index=2)),
+    rule=all_of(_check_condition, meets("otherwise", left_index=1, index=2)),
     constants={"then": "otherwise", "otherwise": "then"},
 )
 def where(condition: NumpyValue, then: NumpyValue, otherwise: NumpyValue) -> NumpyValue:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import fedcore as fc
 from fedcore.errors import FedcoreError
+from fedcore.intrinsics.rows import columns_of_sequence, sequence_from_rows
 
 INTS = fc.SequenceType(np.int32)
 GROUPS = fc.SequenceType((fc.TensorType(np.float32, [None, 2]), fc.TensorType(np.int32, [None])))
@@ -120,3 +121,12 @@ def test_a_sequence_that_is_the_same_for_all_clients_is_not_returned():
     both = fc.federated_computation(lambda s: fc.federated_broadcast(s), at(fc.SERVER, INTS))
     with pytest.raises(FedcoreError, match=r"int32\* that is the same for all clients, .*: return it at the server"):
         both([1, 2])
+
+
+def test_rows_are_counted_behind_an_empty_struct():
+    assert sequence_from_rows.meaning(((), np.arange(2))) == [((), 0), ((), 1)]
+    element = fc.to_type(OrderedDict(a=(), b=fc.TensorType(np.int32, [None])))
+    _, splits = columns_of_sequence.meaning(
+        [((), np.arange(3))], grouped=True, operand_types=(fc.SequenceType(element),)
+    )
+    assert splits.tolist() == [0, 3]
