@@ -12,11 +12,15 @@ from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.types import StructType, Type
 
 Numbers = list[int]
+"""The value number of each leaf of a value."""
 
 
 class LeafOrigins:
-    """Value numbers of a plan: `of` by binding of main, and the set `constants` of the numbers of constants.
+    """Value numbers of a plan.
 
+    Attributes:
+        of: by binding of main, the numbers of its leaves.
+        constants: the numbers of leaves that are constants.
     Guarantees:
       - Visits the operations of a stage once for each run of it.
     """
@@ -24,14 +28,14 @@ class LeafOrigins:
     def __init__(self, module: Module) -> None:
         self.constants: set[int] = set()
         self._module = module
-        self._numbers: dict[Hashable, int] = {}
-        self._results: dict[str, list | None] = {}
+        self._numbers: dict[Hashable, int] = {}  # by key of a leaf
+        self._origins: dict[str, list | None] = {}  # by name of a graph, see `_graph_origins`
         main = module.main
         numbers = [[self._number(p.name, i) for i in range(count(p.type))] for p in main.parameters]
         self.of = self._bindings(main, numbers, "")
 
     def _number(self, *key: Hashable) -> int:
-        """The number of a leaf with a key; a new number for a new key."""
+        """The number of the leaf that a key identifies; a new number for a new key."""
         return self._numbers.setdefault(key, len(self._numbers))
 
     def _bindings(self, function: Function, arguments: list[Numbers], prefix: str) -> dict[str, Numbers]:
@@ -63,38 +67,41 @@ class LeafOrigins:
             return operands[0][start : start + count(op.type)]
         if op.kind == "broadcast":
             return operands[0]
-        own = [self._number(name, i) for i in range(count(op.type))]
+        new_numbers = [self._number(name, i) for i in range(count(op.type))]
         if op.kind in ("literal", "generic_zero"):
-            self.constants.update(own)
+            self.constants.update(new_numbers)
         callee = next((self._module[o.name] for o in op.operands if isinstance(o, Symbol)), None)
         if op.kind == "run" and isinstance(callee, Function):
             return self._bindings(callee, operands, f"{name}.")[callee.result.name]
         if op.kind == "call" and isinstance(callee, Graph):
-            return self._call(callee, [n for numbers in operands for n in numbers], types, own, name)
-        return own
+            return self._call(callee, [n for numbers in operands for n in numbers], types, new_numbers, name)
+        return new_numbers
 
-    def _call(self, graph: Graph, operand_numbers: Numbers, types: list[Type], own: Numbers, name: str) -> Numbers:
-        """The numbers of the leaves of a graph's result: of an argument where it is returned unchanged, else own ones.
+    def _call(
+        self, graph: Graph, operand_numbers: Numbers, types: list[Type], new_numbers: Numbers, name: str
+    ) -> Numbers:
+        """The numbers of the leaves of a graph's result: an argument's number where the graph returns the argument.
 
         Leaves with one origin in the graph and one type have one number.
 
         Args:
-            operand_numbers: of all leaves of the operands.
-            own: numbers for leaves that the graph computes.
+            operand_numbers: the numbers of all leaves of the operands; `types` has the operands' types.
+            new_numbers: numbers for leaves of the result without a known origin.
+            name: see `_operation`.
         """
         from fedcore.graphs.graphdef.analysis.result_origins import Argument, Constant
 
         origins = self._graph_origins(graph)
         if origins is None:
-            return own
-        arguments = [
+            return new_numbers
+        arguments = [  # of the graph: the number and the type of each tensor
             (n, leaf)
             for n, leaf in zip(operand_numbers, (leaf for t in types for leaf in flat(t)), strict=True)
             if _is_tensor(leaf)
         ]
         tensor_origins = iter(origins)
         results = []
-        for number, leaf in zip(own, flat(graph.type.result), strict=True):
+        for number, leaf in zip(new_numbers, flat(graph.type.result), strict=True):
             origin = next(tensor_origins) if _is_tensor(leaf) else None
             if isinstance(origin, Argument) and arguments[origin.position][1] == leaf:
                 results.append(arguments[origin.position][0])
@@ -110,13 +117,13 @@ class LeafOrigins:
         from fedcore.graphs.graphdef.analysis.result_origins import result_origins
         from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 
-        if graph.name not in self._results:
+        if graph.name not in self._origins:
             data = self._module.blobs.get(graph.digest)
             origins = None
             if data is not None and not holds_sequence(graph.type):
                 origins = result_origins(captured_graph(graph, data))
-            self._results[graph.name] = origins
-        return self._results[graph.name]
+            self._origins[graph.name] = origins
+        return self._origins[graph.name]
 
 
 def _is_tensor(leaf: Type) -> bool:

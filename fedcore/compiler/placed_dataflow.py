@@ -4,13 +4,13 @@ Decision 0077.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import attrs
 
 from fedcore.errors import FedcoreError
-from fedcore.ir import Module, Operation, Ref, Symbol
+from fedcore.ir import Module, Operation, Symbol
 from fedcore.ir.calls import repeatable_symbols
 from fedcore.ir.operations import PLACED, TO_CLIENTS, TO_SERVER, lookup
 from fedcore.types import FederatedType, StructType, TensorType, Type, leaves, member_of
@@ -26,7 +26,10 @@ class PlacedValue:
     """One placed value: its operation or parameter, and the values that it is computed from.
 
     Args:
+        name: of the binding in main; `x.1` for element 1 of a parameter `x` that is a struct of placed values.
+        where: `AT_SERVER` or `AT_CLIENTS`; unplaced values count as server values.
         depth: crossing depth, the number of crossings on the longest path to it: even at the server, odd at clients.
+        op: its operation; None for a parameter.
         inputs: for each operand a symbol name, a node, or, for a struct, a tuple of nodes.
         is_constant: computed from literals only, by deterministic operations. Each stage that uses it computes it
             again; it is never sent. A large literal, or a struct of literals, that is placed at the clients is no
@@ -37,7 +40,7 @@ class PlacedValue:
     name: str
     where: str
     depth: int
-    type: Type  # of the member
+    type: Type  # of the member, without the placement
     op: Operation | None = None
     inputs: tuple = ()
     is_constant: bool = False
@@ -69,6 +72,7 @@ class PlacedValue:
         return sends and self.where == AT_CLIENTS and not self.is_constant
 
     def sources(self) -> list["PlacedValue"]:
+        """The nodes that it is computed from, those inside structs too."""
         return [n for i in self.inputs for n in nodes_of(i)]
 
 
@@ -98,6 +102,12 @@ def _result_nodes(tree: PlacedTree, type_: Type) -> Iterator[tuple[PlacedValue, 
 class Dataflow:
     """The nodes of the main function in the order of its operations, and the tree of nodes that it returns.
 
+    Attributes:
+        nodes: all nodes, and `needed` those that the result depends on, each after its sources.
+        parameters: the tree of each parameter.
+        result: the tree of the result.
+        returned: the nodes of the result, each with the type that the function declares for it.
+        in_result: the nodes of the result.
     Guarantees:
       - Linear in the operations: each fact about a node is computed once, from the nodes before it.
     """
@@ -106,12 +116,13 @@ class Dataflow:
         self._repeatable = repeatable_symbols(module)
         self.nodes: list[PlacedValue] = []
         self.parameters: list[PlacedTree] = []
-        trees: dict[str, PlacedTree] = {}
+        trees: dict[str, PlacedTree] = {}  # by binding of main
         for parameter in module.main.parameters:
-            trees[parameter.name] = self._parameter(parameter.name, parameter.type)
+            trees[parameter.name] = self._add_parameter(parameter.name, parameter.type)
             self.parameters.append(trees[parameter.name])
         for op in module.main.operations:
-            trees[op.name] = self._operation(op, [self._operand(o, trees) for o in op.operands])
+            inputs = [o.name if isinstance(o, Symbol) else trees[o.name] for o in op.operands]
+            trees[op.name] = self._add_operation(op, inputs)
         self.result = trees[module.main.result.name]
         self.returned = list(_result_nodes(self.result, module.main.result_type))
         self.in_result = {node for node, _ in self.returned}
@@ -136,33 +147,37 @@ class Dataflow:
     def depths(self) -> range:
         return range(max(self._by_depth, default=0) + 1)
 
-    def _parameter(self, name: str, type_: Type) -> PlacedTree:
+    def _add_parameter(self, name: str, type_: Type) -> PlacedTree:
+        """Adds the node of a parameter, or a node for each placed value in its struct."""
         if isinstance(type_, StructType) and _has_placement(type_):
-            return tuple(self._parameter(f"{name}.{i}", t) for i, t in enumerate(type_.types))
+            return tuple(self._add_parameter(f"{name}.{i}", t) for i, t in enumerate(type_.types))
         at_clients = isinstance(type_, FederatedType) and type_.placement.name == AT_CLIENTS
         return self._add(PlacedValue(name, AT_CLIENTS if at_clients else AT_SERVER, int(at_clients), member_of(type_)))
-
-    def _operand(self, operand: Ref | Symbol, trees: Mapping[str, PlacedTree]) -> "PlacedTree | str":
-        return operand.name if isinstance(operand, Symbol) else trees[operand.name]
 
     def _add(self, node: PlacedValue) -> PlacedValue:
         self.nodes.append(node)
         return node
 
-    def _operation(self, op: Operation, inputs: list) -> PlacedTree:
+    def _add_operation(self, op: Operation, inputs: list) -> PlacedTree:
+        """Adds the node of an operation. Structs of placed values, and their items, are trees and have no nodes.
+
+        Args:
+            inputs: see `PlacedValue`.
+        """
         if op.kind == "item" and isinstance(inputs[0], tuple):
             return inputs[0][op.attributes["index"]]
         if op.kind == "struct" and _has_placement(op.type):
             return tuple(inputs)
         _check_is_core(op)
         sources = [n for i in inputs for n in nodes_of(i)]
-        constant = self._is_constant(op, inputs, sources)
-        where, depth = self._place(op, sources, constant=constant)
-        node = PlacedValue(op.name, where, depth, member_of(op.type), op, tuple(inputs), constant)
+        is_constant = self._is_constant(op, inputs, sources)
+        where, depth = self._place(op, sources, is_constant=is_constant)
+        node = PlacedValue(op.name, where, depth, member_of(op.type), op, tuple(inputs), is_constant)
         node.is_part_of_input = where == AT_SERVER and _is_part_of_input(op, sources)
         return self._add(node)
 
     def _is_constant(self, op: Operation, inputs: list, sources: list[PlacedValue]) -> bool:
+        """See `PlacedValue.is_constant`."""
         declared = lookup(op.kind)
         if (declared.level == PLACED and declared.staged_by is None) or declared.draws:
             return False
@@ -173,13 +188,18 @@ class Dataflow:
         symbols = [i for i in inputs if isinstance(i, str)]
         return all(s in self._repeatable for s in symbols) and all(n.is_constant for n in sources)
 
-    def _place(self, op: Operation, sources: list[PlacedValue], *, constant: bool) -> tuple[str, int]:
+    def _place(self, op: Operation, sources: list[PlacedValue], *, is_constant: bool) -> tuple[str, int]:
+        """The placement of an operation's result, and its crossing depth.
+
+        Raises:
+            FedcoreError: it takes a client value to the server, and is no aggregation.
+        """
         deepest = max((n.depth for n in sources), default=0)
         declared = lookup(op.kind)
         if declared.crosses == TO_SERVER:
             return AT_SERVER, self._depth_of_aggregation(sources) + 1
         if isinstance(op.type, FederatedType) and op.type.placement.name == AT_CLIENTS:
-            if constant:
+            if is_constant:
                 return AT_CLIENTS, 1
             return AT_CLIENTS, deepest + 1 if declared.crosses == TO_CLIENTS else max(deepest, 1)
         if any(n.where == AT_CLIENTS for n in sources):
@@ -211,14 +231,15 @@ class Dataflow:
         for node in reversed(self.needed):
             if node.op is None or node.is_sent:
                 continue
-            users = [self._stage_of_use(node, user) for user in self.users(node)]
-            if node.where == AT_SERVER:
-                if users and node not in self.in_result and not node.is_aggregation:
-                    node.depth = max(node.depth, min(users))
+            depths_of_use = [self._stage_of_use(node, user) for user in self.users(node)]
+            if not depths_of_use or node in self.in_result:
                 continue
-            free = all(s.is_input or s.where == AT_SERVER or s.is_sent for s in node.sources())
-            if free and users and node not in self.in_result:
-                node.depth = max(node.depth, min(users))
+            if node.where == AT_SERVER:
+                can_wait = not node.is_aggregation
+            else:  # no source is a value that an earlier client stage would have to keep
+                can_wait = all(s.is_input or s.where == AT_SERVER or s.is_sent for s in node.sources())
+            if can_wait:
+                node.depth = max(node.depth, min(depths_of_use))
 
     def _stage_of_use(self, node: PlacedValue, user: PlacedValue) -> int:
         """Crossing depth of the stage at the node's placement that has to provide the node to the user.
@@ -232,6 +253,7 @@ class Dataflow:
 
 
 def _check_is_core(op: Operation) -> None:
+    """Raises for an operation that neither crosses to the server nor has a form inside a stage."""
     declared = lookup(op.kind)
     if declared.level == PLACED and declared.staged_by is None and declared.crosses != TO_SERVER:
         if declared.lowered_by is not None:
@@ -243,7 +265,7 @@ def _check_is_core(op: Operation) -> None:
 
 
 def _is_literal(node: PlacedValue) -> bool:
-    """Whether a value is a literal, or a struct of literals: zeros and results of graphs are not."""
+    """Whether a value is a literal, or is put together from literals; zeros and results of graphs are no literals."""
     nodes = [node]
     while nodes:
         node = nodes.pop()
@@ -254,7 +276,7 @@ def _is_literal(node: PlacedValue) -> bool:
 
 
 def _size_bytes(type_: Type) -> int:
-    """The size of a value; 0 where its type leaves it open."""
+    """The size of a value in bytes; 0 where its type leaves it open."""
     sizes = [leaf.size_bits if isinstance(leaf, TensorType) else None for _, leaf in leaves(member_of(type_))]
     return 0 if None in sizes else sum(size for size in sizes if size is not None) // 8
 
