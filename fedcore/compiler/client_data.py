@@ -46,7 +46,7 @@ class Source:
         kind: ARGUMENT of the program, or KEPT by an earlier stage of the call.
         name: of the parameter, or of the fold or collect that keeps the value.
         type: of the whole value.
-        path: positions of the operand within that value.
+        path: indices that lead from that value to the stage's operand.
     """
 
     kind: str
@@ -109,7 +109,12 @@ def _kept_type(op: Operation) -> Type | None:
 
 
 class ClientData:
-    """Follows clients' data through a plan, leaf by leaf."""
+    """Follows clients' data through a plan, leaf by leaf.
+
+    Attributes:
+        live: the liveness of the plan, which says what each operation reads.
+        types, by_name: by name the types of main's values, and its operations.
+    """
 
     def __init__(self, plan: Module) -> None:
         self.plan = plan
@@ -140,7 +145,7 @@ class ClientData:
                 inside = self._stage_taints(op, stage, merge, [taints[name] for name in operands])
                 flows[op.name] = StageFlow(op, stage, merge, sources, inside)
                 taints[op.name] = inside[stage.result.name]
-            else:  # at the server, or sent from it
+            else:  # run, broadcast and merge give server values, which count as no client data
                 taints[op.name] = NOTHING
         return flows
 
@@ -175,8 +180,8 @@ class ClientData:
 
     def _source(self, name: str) -> Source:
         """Where a client value comes from, through structs and their elements."""
-        path: list[int] = []  # from the innermost element
-        at = self.by_name[name].location if name in self.by_name else None
+        path: list[int] = []  # indices from the innermost element to the outermost
+        location = self.by_name[name].location if name in self.by_name else None
         while name in self.by_name:
             op = self.by_name[name]
             if op.kind == "item":
@@ -186,13 +191,17 @@ class ClientData:
                 name = op.operands[path.pop()].name
             else:
                 kept_type = _kept_type(op) if op.kind in ("collect", "fold") else None
+                # A fold returns <partial,kept>: the first step into it has to be 1.
                 if kept_type is None or (op.kind == "fold" and (not path or path.pop() != 1)):
-                    raise NotFollowed("a stage takes a client value that no stage keeps, and that is no argument", at)
+                    raise NotFollowed(
+                        "a stage takes a client value that no stage keeps, and that is no argument", location
+                    )
                 return Source(KEPT, name, kept_type, tuple(reversed(path)))
-        type_, steps = self.types[name], list(reversed(path))
-        while isinstance(type_, StructType):  # of placed values
-            name, type_ = f"{name}.{steps[0]}", type_.types[steps.pop(0)]
-        return Source(ARGUMENT, name, member_of(type_), tuple(steps))
+        type_ = self.types[name]
+        while isinstance(type_, StructType):  # of placed values, each of which is an argument of its own
+            index = path.pop()
+            name, type_ = f"{name}.{index}", type_.types[index]
+        return Source(ARGUMENT, name, member_of(type_), tuple(reversed(path)))
 
     @functools.cached_property
     def returned(self) -> dict[str, Type]:
@@ -205,7 +214,8 @@ class ClientData:
             visited.add(name)
             if is_client_value(self.types[name]):
                 source = self._source(name)
-                kept_types.update({source.name: source.type} if source.kind == KEPT else {})
+                if source.kind == KEPT:
+                    kept_types[source.name] = source.type
             elif isinstance(self.types[name], StructType) and name in self.by_name:
                 waiting += [o.name for o in self.by_name[name].operands if isinstance(o, Ref)]
         return kept_types
@@ -226,6 +236,7 @@ class ClientData:
         return frozenset(tainted)
 
     def _inside(self, function: Function, arguments: list[Leaves]) -> Taints:
+        """The taints inside a function, for the tainted leaves of each of its arguments."""
         taints: Taints = dict(zip((p.name for p in function.parameters), arguments, strict=True))
         types = function.types()
         for op in function.operations:
@@ -233,7 +244,10 @@ class ClientData:
         return taints
 
     def _stage_taints(self, op: Operation, stage: Function, merge: Operation | None, arguments: list[Leaves]) -> Taints:
-        """The taints inside a client stage; the partial depends on what was folded into it."""
+        """The taints inside a client stage, for the tainted leaves of each operand.
+
+        The partial depends on what was folded and merged into it, so this repeats until no leaf of it is added.
+        """
         if op.kind == "collect":
             return self._inside(stage, arguments)
         joins = [] if merge is None else [self.plan.function(merge.operands[0].name)]
@@ -241,7 +255,7 @@ class ClientData:
         while True:
             inside = self._inside(stage, [partial, *arguments])
             new_partial = inside[stage.result.name]
-            if op.attributes.get("keeps"):
+            if op.attributes.get("keeps"):  # of <partial,kept>
                 new_partial = within(new_partial, 0, stage.parameters[0].type)
             for join in joins:
                 new_partial |= self._inside(join, [new_partial, new_partial])[join.result.name]

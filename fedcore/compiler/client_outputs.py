@@ -28,7 +28,8 @@ class ClientOutput:
     """A tensor that leaves a client.
 
     Args:
-        label, tensor: its name, as that of a `SentTensor`; of a partial the names of what is added there.
+        label, tensor: its name, as that of a `SentTensor`; of a partial the names of what is added there, joined by
+            ` and `.
         location: the line of the aggregation; None if the module has no lines.
         secure: the range of the integers that are masked; `OPEN` for a tensor that leaves as it is.
         depends: it depends on the client's data.
@@ -81,11 +82,11 @@ class ClientOutputs:
         self.plan = plan
         self.data = ClientData(plan)
         self._draws = DrawnLeaves(plan, self.data)
-        self._outputs: dict[tuple[str, bool], tuple[ClientOutput, ...]] = {}
+        self._outputs: dict[tuple[str, bool], tuple[ClientOutput, ...]] = {}  # by the arguments of `of`
         for flow in self.data.stages.values():
             if flow.merge is not None and len(self._marks(flow)) != len(nonempty_leaves(_partial(flow))):
                 raise NotFollowed("the marks of a merge are not those of its partial", flow.merge.location)
-        _ = self.data.returned  # raises for a result that is not followed
+        _ = self.data.returned  # computed here, since it raises for a result that is not followed
         self.folds = [name for name, flow in self.data.stages.items() if flow.op.kind == "fold"]
 
     @classmethod
@@ -110,7 +111,7 @@ class ClientOutputs:
             if flow.op.kind == "collect":
                 self._outputs[key] = ()
             else:
-                self._outputs[key] = tuple(self._masked(flow) if masked else self._sent(flow))
+                self._outputs[key] = tuple(self._masked_outputs(flow) if masked else self._plain_outputs(flow))
         return self._outputs[key]
 
     def _marks(self, flow: StageFlow) -> tuple[str, ...]:
@@ -118,27 +119,27 @@ class ClientOutputs:
         open_marks = (OPEN,) * len(nonempty_leaves(_partial(flow)))
         return open_marks if flow.merge is None else flow.merge.attributes.get("secure", open_marks)
 
-    def _sent(self, flow: StageFlow) -> Iterator[ClientOutput]:
-        """The values that cross by the plan."""
-        added, drawn = self._added(flow), self._draws.inside(flow.stage)
+    def _plain_outputs(self, flow: StageFlow) -> Iterator[ClientOutput]:
+        """The tensors that cross by the plan, where nothing is masked."""
+        added, drawn = self._added_leaves(flow), self._draws.inside(flow.stage)
         for sent in sent_tensors(self.plan, flow.op):
             leaf = nonempty_leaves(flow.stage.types()[sent.value])[sent.leaf]
             yield ClientOutput(
                 sent.label,
                 sent.tensor,
                 sent.type,
-                accumulation_line(flow.stage, sent.value) or flow.op.location,
-                OPEN,
-                leaf in flow.tainted.get(sent.value, NOTHING),
-                leaf in drawn.get(sent.value, NOTHING),
-                sent.bits,
-                (sent.value, leaf) in added,
-                added.get((sent.value, leaf), False),
-                sent.in_rows,
+                location=accumulation_line(flow.stage, sent.value) or flow.op.location,
+                secure=OPEN,
+                depends=leaf in flow.tainted.get(sent.value, NOTHING),
+                draws=leaf in drawn.get(sent.value, NOTHING),
+                bits=sent.bits,
+                is_added=(sent.value, leaf) in added,
+                grows=added.get((sent.value, leaf), False),
+                in_rows=sent.in_rows,
             )
 
-    def _added(self, flow: StageFlow) -> dict[tuple[str, int], bool]:
-        """The leaves of sent values that are in the merged partial, and whether that has more rows with each client."""
+    def _added_leaves(self, flow: StageFlow) -> dict[tuple[str, int], bool]:
+        """By (name, leaf) of a sent value in the merged partial, whether the partial grows by rows with each client."""
         added: dict[tuple[str, int], bool] = {}
         if flow.merge is None:
             return added
@@ -152,7 +153,7 @@ class ClientOutputs:
                     added[name, part] = added.get((name, part), False) or grows
         return added
 
-    def _masked(self, flow: StageFlow) -> Iterator[ClientOutput]:
+    def _masked_outputs(self, flow: StageFlow) -> Iterator[ClientOutput]:
         """The tensors of a masked partial, each named after the values that are added to it."""
         partial, result, sent = _partial(flow), flow.stage.result.name, sent_by(self.plan, flow.op)
         tainted = flow.tainted[flow.stage.parameters[0].name] | flow.tainted[result]
@@ -160,7 +161,7 @@ class ClientOutputs:
             (t.value, nonempty_leaves(flow.stage.types()[t.value])[t.leaf]): t for t in sent_tensors(self.plan, flow.op)
         }
         drawn = self._draws.inside(flow.stage)[result]
-        drawn = within(drawn, 0, partial) if flow.op.attributes.get("keeps") else drawn
+        drawn = within(drawn, 0, partial) if flow.op.attributes.get("keeps") else drawn  # of <partial,kept>
         for leaf, (path, type_), mark in zip(nonempty_leaves(partial), leaves(partial), self._marks(flow), strict=True):
             live = self.data.live.of(flow.stage, frozenset([leaf]))
             names = sent_for(live, flow.stage, sent)
@@ -173,7 +174,8 @@ class ClientOutputs:
             location = next((line for line in lines if line), flow.location)
             grows = not _is_static(flat(partial)[leaf]) and self._appends(flow.stage, live)
             bits = sent_bits(type_, OPEN)
-            yield ClientOutput(label, tensor, type_, location, mark, leaf in tainted, leaf in drawn, bits, True, grows)
+            depends, draws = leaf in tainted, leaf in drawn
+            yield ClientOutput(label, tensor, type_, location, mark, depends, draws, bits, grows=grows)
 
     def _appends(self, stage: Function, live: Live) -> bool:
         """Whether an operation that computes live leaves from the partial appends rows to it.
@@ -197,10 +199,12 @@ class ClientOutputs:
 
 
 def _is_static(leaf: Type) -> bool:
+    """Whether a leaf has the same shape in each call, and so in the partial after any number of clients."""
     return not isinstance(leaf, TensorType) or is_static(leaf.shape)
 
 
 def _partial(flow: StageFlow) -> Type:
+    """The type of the partial of a fold."""
     return flow.stage.parameters[0].type
 
 
@@ -211,7 +215,7 @@ def _added_tensors(
 
     Args:
         names: the values that clients send for the leaves.
-        tensors: by value and leaf.
+        tensors: by (name, leaf) of a sent value.
     """
     parts = [(name, part) for name in names for part in sorted(live[name])]
     tainted = [(name, part) for name, part in parts if part in flow.tainted[name]]

@@ -21,7 +21,7 @@ import fedcore
 from fedcore.compiler.pipeline import registered_passes
 from fedcore.ir.operations import Intrinsic, registered
 
-_MADE_WITH = ("tensorflow", "keras", "numpy", "ml_dtypes")
+_PACKAGES = ("tensorflow", "keras", "numpy", "ml_dtypes")
 _STARTED = time.time()
 
 
@@ -38,8 +38,8 @@ def code_digest() -> str | None:
         with the functions, modules and constants that it refers to.
       - Does not change with line numbers, comments and file names of third parties.
     """
-    own = _own_sources()
-    if own is None:
+    sources = _fedcore_sources()
+    if sources is None:
         return None
     walk = _Walk()
     try:
@@ -49,15 +49,15 @@ def code_digest() -> str | None:
         for op in sorted(registered().values(), key=lambda o: o.name):
             if any(map(_is_foreign, op.functions())):
                 walk.add(op.name, *op.facts(), *op.functions())
-        for name, fn in _rules():
+        for name, fn in _foreign_rules():
             walk.add(name, fn)
     except NoDigest:
         return None
-    return hashlib.sha256("\n".join([own, *versions(), *walk.found]).encode(errors="replace")).hexdigest()
+    return hashlib.sha256("\n".join([sources, *versions(), *walk.lines]).encode(errors="replace")).hexdigest()
 
 
-def _rules() -> list[tuple[str, Callable]]:
-    """Kernels and batching rules of third parties; a table whose module is not imported has none."""
+def _foreign_rules() -> list[tuple[str, Callable]]:
+    """Kernels and batching rules of third parties, with their names; a table whose module is not imported has none."""
     tables = (("graphs.stages.kernels", "kernels"), ("graphs.batched.batched_value", "batching_rules"))
     rules: list[tuple[str, Callable]] = []
     for module, table in tables:
@@ -67,8 +67,8 @@ def _rules() -> list[tuple[str, Callable]]:
 
 
 @functools.cache
-def _own_sources() -> str | None:
-    """Digest of the source files; None if a file changed since this process began, so the imported code may differ."""
+def _fedcore_sources() -> str | None:
+    """Digest of fedcore's source files; None if a file is newer than the imported code."""
     digest = hashlib.sha256()
     root = Path(fedcore.__file__).parent
     for file in sorted(root.rglob("*.py")):
@@ -81,8 +81,11 @@ def _own_sources() -> str | None:
 @functools.cache
 def versions() -> tuple[str, ...]:
     """Versions of fedcore, Python and the packages that determine plans."""
-    own = (f"fedcore {fedcore.__version__}", f"python {sys.version_info[:2]}")
-    return (*own, *(f"{name} {_version(name)}" for name in _MADE_WITH))
+    return (
+        f"fedcore {fedcore.__version__}",
+        f"python {sys.version_info[:2]}",
+        *(f"{name} {_version(name)}" for name in _PACKAGES),
+    )
 
 
 @functools.cache
@@ -97,8 +100,8 @@ class _Walk:
     """Content of functions and of the objects that they refer to, as lines of text."""
 
     def __init__(self) -> None:
-        self.found: list[str] = []
-        self._numbers: dict[int, int] = {}
+        self.lines: list[str] = []
+        self._numbers: dict[int, int] = {}  # by id of an object, its number in the order of the walk
         self._alive: list[object] = []  # keeps the ids in use
 
     def add(self, *values: object) -> None:
@@ -108,17 +111,22 @@ class _Walk:
     def _add(self, value: object) -> None:
         """Adds an object; a repeated object adds only its number."""
         if isinstance(value, str | bytes | int | float | complex | None | types.EllipsisType):
-            self.found.append(f"{type(value).__name__} {value!r}")
+            self.lines.append(f"{type(value).__name__} {value!r}")
             return
         if id(value) in self._numbers:
-            self.found.append(f"again {self._numbers[id(value)]}")
+            self.lines.append(f"again {self._numbers[id(value)]}")
             return
         self._numbers[id(value)] = len(self._numbers)
         self._alive.append(value)
-        self.found.append(type(value).__qualname__)
+        self.lines.append(type(value).__qualname__)
         self.add(*self._parts(value))
 
     def _parts(self, value: Any) -> Iterator:
+        """The objects that determine what a value does.
+
+        Raises:
+            NoDigest: nothing is known of values of its class.
+        """
         installed = _installed_identity(value)
         if installed is not None:
             yield installed
@@ -144,7 +152,7 @@ class _Walk:
             for key in value:
                 yield from (key, value[key])
         elif isinstance(value, set | frozenset):
-            yield from sorted(map(repr, value))
+            yield from sorted(value, key=repr)
         elif isinstance(value, np.ndarray | np.generic) and value.dtype != object:
             yield from (value.dtype.str, value.shape, value.tobytes())
         elif isinstance(value, re.Pattern):
@@ -164,6 +172,7 @@ class _Walk:
 
 
 def _is_foreign(fn: object) -> bool:
+    """Whether a third party defines the function."""
     return fn is not None and _top(getattr(fn, "__module__", None)) != "fedcore"
 
 
@@ -177,19 +186,19 @@ def _installed_identity(value: object) -> str | None:
     It is the qualified name; for an installed package also its version and the digest of the source file.
     """
     if isinstance(value, types.ModuleType):
-        of = value.__name__
+        module = value.__name__
     elif isinstance(value, type) or hasattr(value, "__qualname__"):
-        of = getattr(value, "__module__", None) or ""
+        module = getattr(value, "__module__", None) or ""
     else:
         return None
-    name = f"{of}.{getattr(value, '__qualname__', '')}"
-    if _top(of) == "fedcore":
+    name = f"{module}.{getattr(value, '__qualname__', '')}"
+    if _top(module) == "fedcore":
         return name
-    file = getattr(sys.modules.get(of), "__file__", None)
+    file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:
-        return name if of in sys.builtin_module_names else None
+        return name if module in sys.builtin_module_names else None
     if _is_below(file, _INSTALLED):
-        return f"{name} {_version(_top(of))} {_source(file)}"
+        return f"{name} {_version(_top(module))} {_digest_of_source(file)}"
     return name if _is_below(file, _STANDARD) else None
 
 
@@ -203,7 +212,7 @@ def _is_below(file: str, folders: set[str]) -> bool:
 
 
 @functools.cache
-def _source(file: str) -> str:
+def _digest_of_source(file: str) -> str:
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file.endswith(".py") else ""
 
 
@@ -225,9 +234,9 @@ def _function_parts(fn: types.FunctionType) -> Iterator:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """The globals that the code reads."""
-    own = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return own.union(*(_names(c) for c in code.co_consts if isinstance(c, types.CodeType)))
+    """The names of the globals that the code, and the functions inside of it, read."""
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return names.union(*(_names(c) for c in code.co_consts if isinstance(c, types.CodeType)))
 
 
 def _module_parts(module: types.ModuleType) -> Iterator:

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from fedcore.graphs.graphdef.form.captured_graph import SourceGraph
 
 Path = tuple[int, ...]
+"""The indices that lead from a struct to an element, the outermost first."""
 
 
 def leaf_paths(type_: Type) -> list[tuple[Path, Type]]:
-    """The tensors and sequences of a type, with the indices that lead to them."""
+    """The tensors and sequences of a type, in their order, with the paths to them."""
     paths: list[tuple[Path, Type]] = []
     stack: list[tuple[Path, Type]] = [((), type_)]
     while stack:
@@ -38,7 +39,7 @@ def leaf_paths(type_: Type) -> list[tuple[Path, Type]]:
 
 @attrs.frozen
 class Literal:
-    """A leaf that is the same for all clients."""
+    """A leaf that is a constant, the same for all clients."""
 
     value: np.ndarray
 
@@ -67,7 +68,7 @@ class Distinct:
     """Sources of the results of a graph.
 
     Args:
-        sources: for each result.
+        sources: for each result of the graph, its source.
         computed: the parts that the smaller graph returns: the index of a result, and the path inside it.
     """
 
@@ -80,8 +81,9 @@ class Contributions:
     """Values that the clients of a fold contribute.
 
     Args:
-        sent: the values that operations on the partial take, and the elements and structs that they are built of.
-        at_hand: values that the server has, or that the client sends anyway.
+        sent: names of the values that operations on the partial take, and of the elements and structs that they are
+            built of.
+        at_hand: names of the values that the server has, or that the client sends anyway.
         structs: the operations `struct` of the stage, by name.
     """
 
@@ -89,8 +91,8 @@ class Contributions:
     at_hand: frozenset[str] = frozenset()
     structs: dict[str, Operation] = attrs.field(factory=dict)
 
-    def element(self, leaf: InputLeaf) -> InputLeaf:
-        """The leaf as part of the operand that the stage put into its structs."""
+    def outside_structs(self, leaf: InputLeaf) -> InputLeaf:
+        """The leaf of a struct as a leaf of the operand that the stage put into the struct."""
         name, path = leaf.name, leaf.path
         while path and name in self.structs:
             name, path = self.structs[name].operands[path[0]].name, path[1:]
@@ -133,15 +135,15 @@ def distinct_results(
     from fedcore.graphs.graphdef.analysis.result_origins import Argument, Constant, result_origins
     from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 
-    arguments: list[tuple[InputLeaf, Type]] = []
+    arguments: list[tuple[InputLeaf, Type]] = []  # for each argument tensor of the graph
     for name, type_ in inputs:
-        for path, leaf in leaf_paths(type_):  # main takes two tensors for a sequence
-            arguments += [(contributions.element(InputLeaf(name, path)), leaf)] * (
+        for path, leaf in leaf_paths(type_):  # the graph takes two tensors for a sequence
+            arguments += [(contributions.outside_structs(InputLeaf(name, path)), leaf)] * (
                 2 if isinstance(leaf, SequenceType) else 1
             )
     leaves = [(leaf, name in contributions.sent) for name, type_ in results for _, leaf in leaf_paths(type_)]
-    sources: list[Literal | InputLeaf | int] = []  # an int: the leaf that is computed for it
-    first: dict[tuple, int] = {}
+    sources: list[Literal | InputLeaf | int] = []  # for each leaf; an int is the leaf that is computed in its place
+    first: dict[tuple, int] = {}  # by (origin, type) the first leaf
     for i, (origin, (leaf, is_sent)) in enumerate(
         zip(result_origins(captured_graph(graph, data)), leaves, strict=True)
     ):
@@ -160,37 +162,47 @@ def distinct_results(
 
 
 def _parts(sources: list[Literal | InputLeaf | int], results: Sequence[Type]) -> Distinct:
-    """The sources by struct. A struct stays whole if the graph computes each of its leaves for this struct only."""
+    """The sources by struct. A struct stays whole if the graph computes each of its leaves for this struct only.
+
+    Args:
+        sources: for each leaf of the results; an int is the leaf that is computed in its place.
+    """
     uses = collections.Counter(s for s in sources if isinstance(s, int))
     computed: list[tuple[int, Path]] = []
-    at: dict[int, Result] = {}  # the leaves that are computed alone
+    parts_at: dict[int, Result] = {}  # by the first leaf of a part that is computed
 
-    def part(result: int, path: Path, type_: Type, start: int) -> Source:
+    def source_of(result: int, path: Path, type_: Type, start: int) -> Source:
+        """The source of a part of a result; `start` is the part's first leaf."""
         mine = range(start, start + len(leaf_paths(type_)))
         is_leaf = not isinstance(type_, StructType)
         if is_leaf:
             source = sources[start]
             if source != start:
-                return at[source] if isinstance(source, int) else source
+                return parts_at[source] if isinstance(source, int) else source
         if mine and all(sources[i] == i and (is_leaf or uses[i] == 1) for i in mine):
             computed.append((result, path))
-            at[start] = Result(len(computed) - 1)
-            return at[start]
+            parts_at[start] = Result(len(computed) - 1)
+            return parts_at[start]
         elements: list[Source] = []
         for i, element in enumerate(elements_of(type_)):
-            elements.append(part(result, (*path, i), element, start))
+            elements.append(source_of(result, (*path, i), element, start))
             start += len(leaf_paths(element))
         return tuple(elements)
 
     result_sources, start = [], 0
     for i, type_ in enumerate(results):
-        result_sources.append(part(i, (), type_, start))
+        result_sources.append(source_of(i, (), type_, start))
         start += len(leaf_paths(type_))
     return Distinct(result_sources, computed)
 
 
 def part_operations(operations: Sequence[Operation], parts: Sequence[tuple[int, Path]]) -> list[list[Operation]]:
-    """For each part of the results: the operation that computes the result, and the items that select the part."""
+    """For each part of the results a chain: the operation that computes the result, and the items that select the part.
+
+    Args:
+        operations: for each result, the operation that computes it.
+        parts: as `Distinct.computed`.
+    """
     chains = []
     for index, path in parts:
         steps = [operations[index]]
@@ -203,7 +215,12 @@ def part_operations(operations: Sequence[Operation], parts: Sequence[tuple[int, 
 
 
 def assemble(builder: Builder, source: Source, type_: Type, inputs: dict[str, Value], computed: list[Value]) -> Value:
-    """A result, built from its sources."""
+    """A result of a type, built from its source.
+
+    Args:
+        inputs: by name the values of `InputLeaf`s.
+        computed: what the smaller graph returns.
+    """
     if isinstance(source, Result):
         return computed[source.position]
     if isinstance(source, Literal):

@@ -24,6 +24,7 @@ from fedcore.compiler.leaf_sets import (
     flat,
     has_empty,
     holds_sequence,
+    nonempty_leaves,
     start_of,
     with_empty,
     within,
@@ -51,20 +52,25 @@ LEAFWISE = (
 """Operations that compute each leaf from the leaves at the same position, and from operands with one leaf."""
 
 Live = dict[str, Leaves]
-"""The needed leaves by the name of the binding or parameter; other names need none."""
+"""By the name of a binding or parameter its needed leaves; other names need none."""
 
 
 class _Needs:
-    """Sets of needed leaves by value, which grow during the analysis."""
+    """The needed leaves of each value of a function; the sets grow during the analysis.
+
+    Args:
+        types: by name the types of all values.
+    """
 
     def __init__(self, types: Mapping[str, Type]) -> None:
         self.count = 0
         """The number of needed leaves of all values."""
         self._types = types
-        self._needed: dict[str, set[int]] = {}
-        self._frozen: dict[str, Leaves] = {}
+        self._needed: dict[str, set[int]] = {}  # by name
+        self._frozen: dict[str, Leaves] = {}  # copies of these sets, until they grow
 
     def add(self, name: str, leaves: Leaves) -> None:
+        """Adds needed leaves of a value, and the empty structs beside them (`with_empty`)."""
         needed_leaves = self._needed.setdefault(name, set())
         old_count = len(needed_leaves)
         needed_leaves.update(leaves)
@@ -80,6 +86,7 @@ class _Needs:
         return self._frozen[name]
 
     def within(self, name: str, start: int, type_: Type) -> Leaves:
+        """The needed leaves of an element of a value, as positions in the element; see `leaf_sets.within`."""
         return within(self._needed.get(name, NOTHING), start, type_)
 
     def all(self) -> Live:
@@ -111,6 +118,8 @@ class Liveness:
 
     Args:
         counts_failures: a graph also reads what may make it fail, or what any of its results reads.
+    Attributes:
+        effects: the symbols whose calls have effects, so that they need all their operands.
     """
 
     def __init__(self, module: Module, *, counts_failures: bool = False) -> None:
@@ -118,8 +127,8 @@ class Liveness:
         self._counts_failures = counts_failures
         self.symbols = module.symbols()
         self.effects = effectful_symbols(module)
-        self._reads: dict[str, _Reads | None] = {}
-        self._known: dict[tuple[str, Leaves], Live] = {}
+        self._reads: dict[str, _Reads | None] = {}  # by name of a graph, see `_reads_of`
+        self._live: dict[tuple[str, Leaves], Live] = {}  # by name of a function and live leaves of its result
 
     def has_effect(self, op: Operation) -> bool:
         return any(isinstance(o, Symbol) and o.name in self.effects for o in op.operands)
@@ -127,19 +136,19 @@ class Liveness:
     def of(self, function: Function, live_leaves: Leaves) -> Live:
         """The needed leaves inside a function, a stage or the body of a loop, for some leaves of its result."""
         key = (function.name, live_leaves)
-        if key not in self._known:
-            self._known[key] = self._of(function, live_leaves)
-        return self._known[key]
+        if key not in self._live:
+            self._live[key] = self._analyse(function, live_leaves)
+        return self._live[key]
 
-    def _of(self, function: Function, live_leaves: Leaves) -> Live:
+    def _analyse(self, function: Function, live_leaves: Leaves) -> Live:
         types = function.types()
         needs = _Needs(types)
         if isinstance(function.result, Ref):
             needs.add(function.result.name, live_leaves)
         for op in reversed(function.operations):
-            mine = everything(op.type) if self.has_effect(op) else needs.of(op.name)
-            if mine:
-                for operand, leaves in zip(op.operands, self.needs(op, mine, types), strict=True):
+            needed_leaves = everything(op.type) if self.has_effect(op) else needs.of(op.name)
+            if needed_leaves:
+                for operand, leaves in zip(op.operands, self.needs(op, needed_leaves, types), strict=True):
                     if isinstance(operand, Ref):
                         needs.add(operand.name, leaves)
         return needs.all()
@@ -196,14 +205,14 @@ class Liveness:
 
             captured = captured_graph(graph, self.module.blobs[graph.digest])
             masks = dependencies_of(captured)
-            is_known = True
-            if self._counts_failures:
-                is_known, masks = shows_all(captured), [functools.reduce(operator.or_, masks, 0)] * len(masks)
+            if self._counts_failures:  # each result then reads what any result reads
+                masks = [functools.reduce(operator.or_, masks, 0)] * len(masks)
             reads = _Reads(
                 [0 if tensor is None else masks[tensor] for tensor in _tensor_positions(graph.type.result)],
-                [i for i, tensor in enumerate(_tensor_positions(graph.type.parameter)) if tensor is not None],
+                nonempty_leaves(graph.type.parameter),
             )
-            self._reads[graph.name] = reads if is_known else None
+            is_unknown = self._counts_failures and not shows_all(captured)
+            self._reads[graph.name] = None if is_unknown else reads
         return self._reads[graph.name]
 
     def argument_reads(self, symbol: str) -> list[bool]:
@@ -212,10 +221,10 @@ class Liveness:
         if isinstance(callee, Function):
             reads = zip(self._parameter_needs(callee, everything(callee.result_type)), callee.parameters, strict=True)
             return [leaf in read for read, parameter in reads for leaf in range(count(parameter.type))]
-        parameter, known = callee.type.parameter, self._reads_of(callee)
+        parameter, graph_reads = callee.type.parameter, self._reads_of(callee)
         if parameter is None:
             return []
-        read = everything(parameter) if known is None else known.of(everything(callee.type.result))
+        read = everything(parameter) if graph_reads is None else graph_reads.of(everything(callee.type.result))
         return [leaf in read for leaf in range(count(parameter))]
 
     def _capture_needs(self, name: str, operand_types: list) -> list[Leaves]:
@@ -260,7 +269,8 @@ class Liveness:
         needed, need = needs.of, needs.add
         operands = [o.name for o in op.operands if isinstance(o, Ref)]
         stages = [self.module.function(o.name) for o in op.operands if isinstance(o, Symbol)]
-        if op.kind == "item":  # of a fold, perhaps: its partial is merged whole
+        if op.kind == "item":
+            # It has all leaves that its source keeps, such as those of a partial that only the accumulation reads.
             start = start_of(types[operands[0]], op.attributes["index"])
             need(op.name, needs.within(operands[0], start, op.type))
         if op.kind in ("struct", "item"):
@@ -279,7 +289,11 @@ class Liveness:
                 need(name, leaves)
 
     def _add_needs_of_fold(self, op: Operation, operands: list, stages: list, needs: "_Needs") -> None:
-        """Adds what a fold needs: leaves of its operands, and leaves of the partial that its accumulation reads."""
+        """Adds what a fold needs: leaves of its operands, and leaves of the partial that its accumulation reads.
+
+        Args:
+            operands: the names of its values; `stages` are its zero and its stage.
+        """
         needed, need = needs.of, needs.add
         zero, stage = stages
         partial, *kept_types = elements_of(stage.result_type) if op.attributes.get("keeps") else (stage.result_type,)
@@ -290,8 +304,8 @@ class Liveness:
         need(op.name, read)
         for name, leaves in zip(operands, operand_leaves, strict=True):
             need(name, leaves)
-        started = self._parameter_needs(zero, needs.within(op.name, 0, partial))
-        for name, leaves in zip(operands, started, strict=False):  # what is broadcast comes first
+        zero_leaves = self._parameter_needs(zero, needs.within(op.name, 0, partial))
+        for name, leaves in zip(operands, zero_leaves, strict=False):  # what is broadcast comes first
             need(name, leaves)
 
     def _parameter_needs(self, stage: Function, live_leaves: Leaves) -> list[Leaves]:
@@ -302,7 +316,7 @@ class Liveness:
 
 @functools.lru_cache(maxsize=1024)
 def _tensor_positions(type_: Type) -> list[int | None]:
-    """For each leaf its position among the tensors; None for a struct without elements."""
+    """For each leaf of a type without sequences its position among the tensors; None for an empty struct."""
     positions: list[int | None] = []
     tensors = 0
     for leaf in flat(type_):

@@ -11,7 +11,7 @@ import attrs
 
 from fedcore.compiler.code_digest import code_digest
 from fedcore.compiler.host_target import default_target
-from fedcore.compiler.pinned_plans import PROGRAM
+from fedcore.compiler.pinned_plans import PROGRAM, pin_plan
 from fedcore.compiler.pipeline import DEFAULT_PIPELINE
 from fedcore.errors import FedcoreError
 from fedcore.ir import Module, bundle, verify
@@ -35,6 +35,7 @@ class StoredPlans:
         self.directory = Path(directory)
 
     def get(self, module: Module, pipeline: str = DEFAULT_PIPELINE) -> Module | None:
+        """The stored plan of a traced module; None if there is none."""
         from fedcore.graphs.graphdef.validation.allow_list import check_graphs  # brings TensorFlow in
 
         key = _key(module, pipeline)
@@ -53,7 +54,7 @@ class StoredPlans:
             return
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            bundle.write(_with_main(plan, {**plan.main.attributes, PROGRAM: key}), self._path(key))
+            bundle.write(pin_plan(plan, key), self._path(key))
         except OSError:
             return
 
@@ -66,7 +67,7 @@ def _key(module: Module, pipeline: str) -> str | None:
     code = code_digest()
     if code is None:
         return None
-    lines = [line for graph in module.graphs for line in graph_lines(graph)]  # those that errors of the plan show
+    lines = [line for graph in module.graphs for line in graph_lines(graph)]  # which errors of the plan show
     parts = [module.plan_key(), pipeline, str(default_target()), code, *lines]
     return hashlib.sha256("\n".join(parts).encode(errors="replace")).hexdigest()
 
@@ -79,12 +80,9 @@ def _plan_of(stored: Module, key: str, module: Module) -> Module | None:
     have, want = stored.main.type, module.main.type
     if not (fits(have, want) and fits(want, have)):
         return None
-    return _with_main(stored, attributes).with_element_names(module.element_names)
-
-
-def _with_main(plan: Module, attributes: dict) -> Module:
-    main = attrs.evolve(plan.main, attributes=attributes)
-    return attrs.evolve(plan, functions=(*plan.functions[:-1], main))
+    main = attrs.evolve(stored.main, attributes=attributes)
+    plan = attrs.evolve(stored, functions=(*stored.functions[:-1], main))
+    return plan.with_element_names(module.element_names)
 
 
 def stored_plans() -> StoredPlans | None:

@@ -255,7 +255,7 @@ def test_what_an_operation_declares_shows_in_the_digest(monkeypatch):
 
 def test_each_source_file_of_fedcore_shows_in_the_digest(tmp_path, monkeypatch):
     def digest():
-        code_digest._own_sources.cache_clear()
+        code_digest._fedcore_sources.cache_clear()
         return code_digest.code_digest()
 
     monkeypatch.setattr(code_digest.fedcore, "__file__", str(tmp_path / "__init__.py"))
@@ -272,7 +272,7 @@ def test_each_source_file_of_fedcore_shows_in_the_digest(tmp_path, monkeypatch):
         assert digest() is None  # edited since it was imported
     finally:
         monkeypatch.undo()
-        code_digest._own_sources.cache_clear()
+        code_digest._fedcore_sources.cache_clear()
 
 
 def test_what_a_lowering_draws_on_that_has_no_content_is_not_cached(tmp_path, monkeypatch):
@@ -311,6 +311,8 @@ def test_the_digest_tells_code_and_what_it_refers_to_and_not_lines(monkeypatch):
     }
     assert None not in found
     assert len(found) == 10
+    in_a_set = "def plus(x): return x + {}\ndef f(x, functions={{plus}}): return functions"
+    assert digest(in_a_set.format(1)) == digest(in_a_set.format(1)) != digest(in_a_set.format(2))
 
 
 def test_the_digest_is_that_of_every_process():
