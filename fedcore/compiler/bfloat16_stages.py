@@ -23,9 +23,9 @@ def with_bfloat16_stages(module: Module, stages: Iterable[str]) -> Module:
     """
     stages = set(stages)
     order = dict.fromkeys(n for stage in sorted(stages) for n in named_by(module, stage))  # callees first
-    plain: dict[str, str] = {}  # by symbol: its replacement in code that gets no data set
-    on_data: dict[str, str] = {}  # by symbol: its replacement in code that gets one
-    added: dict[str, Function | Graph] = {}
+    outside_data: dict[str, str] = {}  # by symbol, its replacement in code that gets no data set
+    on_data: dict[str, str] = {}  # by symbol, its replacement in code that gets one
+    added: dict[str, Function | Graph] = {}  # by name, the replacements
     blobs = dict(module.blobs)
     for name in order:
         node = module[name]
@@ -39,16 +39,16 @@ def with_bfloat16_stages(module: Module, stages: Iterable[str]) -> Module:
                 added[on_data[name]] = attrs.evolve(node.rewritten(digest, names), name=on_data[name])
             continue
         readers = _readers(module, node)
-        outside = _calling(node, {op.name: on_data if op.name in readers else plain for op in node.operations})
+        outside = _calling(node, {op.name: on_data if op.name in readers else outside_data for op in node.operations})
         inside = _calling(node, {op.name: on_data for op in node.operations})
-        for copy, replaced in ((outside, plain), (inside, on_data)):
+        for copy, replaced in ((outside, outside_data), (inside, on_data)):
             if copy is node or (name in stages and replaced is on_data):
                 continue
             replaced[name] = name if name in stages else _fresh(module, added, name)
             added[replaced[name]] = attrs.evolve(copy, name=replaced[name])
     if not added:
         return module
-    copies = {name: [r[name] for r in (plain, on_data) if name in r] for name in order}
+    copies = {name: [r[name] for r in (outside_data, on_data) if name in r] for name in order}
     functions = [n for f in module.functions for n in _with_copies(f, copies, added)]
     graphs = [n for g in module.graphs for n in _with_copies(g, copies, added)]
     changed = reachable(attrs.evolve(module, functions=tuple(functions), graphs=tuple(graphs), blobs=blobs))
@@ -85,6 +85,7 @@ def _readers(module: Module, function: Function) -> set[str]:
 
 
 def _calls_function(module: Module, op: Operation) -> bool:
+    """Whether the operation calls a function of the module, not a graph."""
     first = op.operands[0] if op.operands else None
     return op.kind == "call" and isinstance(first, Symbol) and isinstance(module[first.name], Function)
 
@@ -93,7 +94,7 @@ def _calling(function: Function, replacements: dict[str, dict[str, str]]) -> Fun
     """The function with replaced symbols; the same object if none is replaced.
 
     Args:
-        replacements: by operation, by symbol.
+        replacements: by name of an operation, by symbol that it names, the new symbol.
     """
     operations = []
     for op in function.operations:
@@ -105,7 +106,7 @@ def _calling(function: Function, replacements: dict[str, dict[str, str]]) -> Fun
 
 
 def _fresh(module: Module, added: dict[str, Function | Graph], name: str) -> str:
-    """A symbol that nothing has."""
+    """A name after `name` that neither a symbol of the module nor an added one has."""
     fresh = f"{name}{SUFFIX}"
     while fresh in module.symbols() or fresh in added:
         fresh += "_"

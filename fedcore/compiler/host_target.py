@@ -69,7 +69,7 @@ def _isa(flags: set[str]) -> str:
 
 
 def _l2_bytes(folder: Path) -> int | None:
-    """Bytes of the second-level cache; None if the system does not say it."""
+    """Bytes of the second-level cache, of the CPU whose `cache` folder this is; None if the system does not say it."""
     for cache in sorted(folder.glob("index*")):
         size = re.fullmatch(r"(\d+)([KMG]?)", read_or_empty(cache / "size").strip())
         if read_or_empty(cache / "level").strip() == "2" and size is not None:

@@ -17,14 +17,17 @@ from fedcore.ir.operations import PLACED, lookup
 from fedcore.ir.structural import bind, call, item
 from fedcore.types import FederatedType, StructType, Type, member_of, placement
 
-_PLACES = {"federated_map": None, "federated_apply": "SERVER"}
+_PLACEMENTS = {"federated_map": None, "federated_apply": "SERVER"}
+"""By operation that maps a function, the placement of its argument; None where the argument's type has it."""
 
 
 @attrs.frozen
 class Bound:
     """Partial application whose `bind` is not emitted: a lambda and the values and functions that it captures.
 
-    Only functions whose names are known are written into others; the parameters of functions count as values.
+    Args:
+        function: the symbol of the lambda in the target.
+        captured: its first arguments, in order.
     """
 
     function: Value
@@ -32,6 +35,7 @@ class Bound:
 
 
 def _is_known_function(captured: "Value | Bound") -> bool:
+    """Whether a captured function has a name, so that it can be written into others; a parameter has none."""
     return isinstance(captured, Bound) or isinstance(captured.operand, Symbol)
 
 
@@ -53,14 +57,14 @@ class Inliner:
         self.symbols = module.symbols()
         self.target = target
         self._module = module
-        self._names: dict[str, str] = {}
-        self._sources: dict[str, Function | Graph] = {}  # by name in the target
-        self._equal: dict[str, dict[str, str]] = {}
+        self._names: dict[str, str] = {}  # by symbol of the module, that of its copy in the target
+        self._sources: dict[str, Function | Graph] = {}  # by symbol of the target, what it is a copy of
+        self._equal_calls: dict[str, dict[str, str]] = {}  # by function, see `equal_calls`
         target.blobs.update(module.blobs)
 
     def add_main(self, module: Module) -> str:
         """Rebuilds the main function and, before it, every function that it names."""
-        return run_steps(self._function(module.main))
+        return run_steps(self._rebuild(module.main))
 
     def symbol(self, builder: Builder, name: str) -> Value:
         """The symbol in the target module; added there on first use."""
@@ -69,12 +73,13 @@ class Inliner:
     def _symbol(self, builder: Builder, name: str) -> Steps:
         if name not in self._names:
             node = self.symbols[name]
-            added = self.target.add(node) if isinstance(node, Graph) else (yield self._function(node))
+            added = self.target.add(node) if isinstance(node, Graph) else (yield self._rebuild(node))
             self._names[name] = added
             self._sources.setdefault(added, node)
         return builder.symbol(self._names[name])
 
-    def _function(self, function: Function) -> Steps:
+    def _rebuild(self, function: Function) -> Steps:
+        """Steps that add the function to the target; their result is its name there."""
         builder = Builder(self.target)
         arguments = [builder.parameter(p.name, p.type) for p in function.parameters]
         result = yield self._materialized(builder, (yield self._body(builder, function, arguments)))
@@ -95,22 +100,12 @@ class Inliner:
         return run_steps(self._body(builder, function, arguments, salt))
 
     def _body(self, builder: Builder, function: Function, arguments: list, salt: str = "") -> Steps:
-        if len(arguments) < len(function.parameters):
-            *first, last = arguments
-            arguments = [*first, *(element(builder, last, i) for i in range(len(last)))]
-        if len(arguments) > len(function.parameters):  # the last parameter is a struct of the surplus arguments
-            alone, packed = len(function.parameters) - 1, member_of(function.parameters[-1].type)
-            assert isinstance(packed, StructType)
-            parts = []
-            for argument in arguments[alone:]:
-                parts.append((yield self._materialized(builder, argument)))
-            arguments = [*arguments[:alone], builder.struct(list(zip(packed.names, parts, strict=True)))]
-        arguments = [self._conform(builder, a, p.type) for a, p in zip(arguments, function.parameters, strict=True)]
+        arguments = yield self._match_parameters(builder, function, arguments)
         bindings = dict(zip((p.name for p in function.parameters), arguments, strict=True))
 
-        if function.name not in self._equal:
-            self._equal[function.name] = equal_calls(function, self._module)
-        equal = self._equal[function.name]
+        if function.name not in self._equal_calls:
+            self._equal_calls[function.name] = equal_calls(function, self._module)
+        equal = self._equal_calls[function.name]
         for op in function.operations:
             if op.name in equal:
                 bindings[op.name] = bindings[equal[op.name]]
@@ -125,6 +120,20 @@ class Inliner:
                 bindings[op.name] = yield self._operation(builder, _add_salt(op, salt), values)
         result = function.result
         return (yield self._symbol(builder, result.name)) if isinstance(result, Symbol) else bindings[result.name]
+
+    def _match_parameters(self, builder: Builder, function: Function, arguments: list) -> Steps:
+        """Steps that give an argument for each parameter, of its type: a struct may stand for several arguments."""
+        if len(arguments) < len(function.parameters):
+            *first, last = arguments
+            arguments = [*first, *(element(builder, last, i) for i in range(len(last)))]
+        if len(arguments) > len(function.parameters):  # the last parameter is a struct of the surplus arguments
+            alone, packed = len(function.parameters) - 1, member_of(function.parameters[-1].type)
+            assert isinstance(packed, StructType)
+            parts = []
+            for argument in arguments[alone:]:
+                parts.append((yield self._materialized(builder, argument)))
+            arguments = [*arguments[:alone], builder.struct(list(zip(packed.names, parts, strict=True)))]
+        return [self._conform(builder, a, p.type) for a, p in zip(arguments, function.parameters, strict=True)]
 
     def _conform(self, builder: Builder, value: Any, parameter_type: Type) -> Any:
         """Converts an argument to its parameter's type, up to shapes, so that the function's result keeps its type.
@@ -145,12 +154,17 @@ class Inliner:
             return lookup("federated_map").emit([same, value], builder=builder)
 
     def _operation(self, builder: Builder, op: Operation, values: list) -> Steps:
+        """Steps that append an operation other than a call; their result is its value, or a `Bound`.
+
+        Args:
+            values: the operands in the target, values and `Bound`s.
+        """
         if op.kind == "item":
             return element(builder, values[0], op.attributes["index"])
         if op.kind == "bind":
             return Bound(values[0], tuple(values[1:]))
         if any(isinstance(v, Bound) for v in values):
-            if op.kind in _PLACES:
+            if op.kind in _PLACEMENTS:
                 return self._placed_with_captures(builder, op, values)
             whole = []
             for value in values:
@@ -162,6 +176,11 @@ class Inliner:
         return builder.append(op.kind, values, type_, op.attributes)
 
     def _call(self, builder: Builder, op: Operation, bindings: dict) -> Steps:
+        """Steps that inline the call of a function, or append the call of a graph or of a parameter.
+
+        Args:
+            bindings: by name in the calling function its value in the target.
+        """
         function: Any = op.operands[0]
         captured: tuple = ()
         operands = []
@@ -223,9 +242,9 @@ class Inliner:
         inner = Builder(self.target)
         values = yield self._captured_values(bound)
         parameters = [inner.parameter(f"capture_{i}", v.type) for i, v in enumerate(values)]
-        own = yield self._with_captured_values(bound, iter(parameters))
-        free_parameters = [inner.parameter(p.name, p.type) for p in target.parameters[len(bound.captured) :]]
-        result = yield self._body(inner, target, [*own.captured, *free_parameters])
+        inner_bound = yield self._with_captured_values(bound, iter(parameters))
+        unbound_parameters = [inner.parameter(p.name, p.type) for p in target.parameters[len(bound.captured) :]]
+        result = yield self._body(inner, target, [*inner_bound.captured, *unbound_parameters])
         name = inner.finish(target.name, (yield self._materialized(inner, result)), location=target.location)
         return Bound(builder.symbol(name), tuple(values))
 
@@ -250,21 +269,21 @@ class Inliner:
         return Bound(bound.function, tuple(captured))
 
     def _placed_with_captures(self, builder: Builder, op: Operation, values: list) -> Value:
-        """Zips the captured values of a mapped function with the value that it is mapped over."""
+        """Appends a map whose function captures values, which become elements of the value that it is mapped over."""
         function, argument = values
         target = self.target_function(function.function.operand.name)
         if not isinstance(target, Function):
             raise FedcoreError(f"{op.kind} ({op.location}): the graph @{target.name} captures nothing")
         captured_values = run_steps(self._captured_values(function))
         with builder:
-            where = placement(_PLACES[op.kind] or argument.type.placement.name)
+            where = placement(_PLACEMENTS[op.kind] or argument.type.placement.name)
             captured = [lookup("federated_value")(v, where) for v in captured_values]
             zipped = lookup("federated_zip")((*captured, argument)) if captured else argument
 
             def apply(*parts: Any) -> Any:
                 remaining = iter(parts)
-                own = run_steps(self._with_captured_values(function, remaining))
-                return self.body(parts[0].builder, target, [*own.captured, *remaining])
+                inner = run_steps(self._with_captured_values(function, remaining))  # takes the captured values
+                return self.body(parts[0].builder, target, [*inner.captured, *remaining])
 
             count = len(captured) + 1
             wrapped = builder.function(with_parameters(apply, count), member_of(zipped.type), op.kind)

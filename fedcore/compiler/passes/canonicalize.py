@@ -34,37 +34,47 @@ def canonicalize(module: Module) -> Module:
     symbols: dict[str, Function | Graph] = {g.name: g for g in module.graphs}
     functions = []
     for function in module.functions:
-        functions.append(_Rewrite(function, symbols).rewritten())
+        functions.append(_Rewrite(function, symbols).run())
         symbols[function.name] = functions[-1]
     rewritten = tuple(functions)
     return module if rewritten == module.functions else reachable(module, rewritten)
 
 
 class _Rewrite:
-    """Rewrites one function. Bindings keep their names, so an equal function is unchanged."""
+    """Rewrites one function. Bindings keep their names, so an equal function is unchanged.
+
+    Args:
+        symbols: the functions, already rewritten, and graphs that it may name.
+    Attributes:
+        types: by binding its type.
+        originals: by name the operations before the rewrite.
+        operations: the operations after the rewrite, in order, and `producers` these by name.
+        replacements: by a binding that a rule replaced, the binding that has the same value.
+        constants: the bindings that are literals, zeros, or structs of these.
+    """
 
     def __init__(self, function: Function, symbols: dict[str, Function | Graph]) -> None:
         self.function = function
         self.symbols = symbols
         self.types = function.types()
-        self.made: dict[str, Operation] = {}
-        self.replaced: dict[str, Ref] = {}
-        self.kept: list[Operation] = []
-        self.before = {op.name: op for op in function.operations}
+        self.producers: dict[str, Operation] = {}
+        self.replacements: dict[str, Ref] = {}
+        self.operations: list[Operation] = []
+        self.originals = {op.name: op for op in function.operations}
         self.constants: set[str] = set()
 
-    def rewritten(self) -> Function:
+    def run(self) -> Function:
         for op in self.function.operations:
-            operands = tuple(self._operand(o) for o in op.operands)
+            operands = tuple(self._replaced(o) for o in op.operands)
             op = op if operands == op.operands else attrs.evolve(op, operands=operands)
-            replacement = self._rule(op)
+            replacement = self._rewrite(op)
             if isinstance(replacement, Ref):
-                self.replaced[op.name] = replacement
+                self.replacements[op.name] = replacement
             else:
-                self._keep(replacement)
-        used = self._used(self._operand(self.function.result))
-        operations = tuple(op for op in self.kept if op.name in used)
-        new = attrs.evolve(self.function, operations=operations, result=self._operand(self.function.result))
+                self._append(replacement)
+        used = self._used(self._replaced(self.function.result))
+        operations = tuple(op for op in self.operations if op.name in used)
+        new = attrs.evolve(self.function, operations=operations, result=self._replaced(self.function.result))
         return self.function if new == self.function else new
 
     def _used(self, result: Operand) -> set[str]:
@@ -74,24 +84,26 @@ class _Rewrite:
         """
         originally_used = {o.name for op in self.function.operations for o in op.operands if isinstance(o, Ref)}
         used = {result.name}
-        for op in reversed(self.kept):
+        for op in reversed(self.operations):
             works = op.name not in originally_used or any(isinstance(o, Symbol) for o in op.operands)
             if op.name in used or works:
                 used.add(op.name)
                 used.update(o.name for o in op.operands if isinstance(o, Ref))
         return used
 
-    def _operand(self, operand: Operand) -> Operand:
-        return self.replaced.get(operand.name, operand) if isinstance(operand, Ref) else operand
+    def _replaced(self, operand: Operand) -> Operand:
+        """The operand after the rewrite."""
+        return self.replacements.get(operand.name, operand) if isinstance(operand, Ref) else operand
 
-    def _keep(self, op: Operation) -> None:
-        self.kept.append(op)
-        self.made[op.name] = op
+    def _append(self, op: Operation) -> None:
+        self.operations.append(op)
+        self.producers[op.name] = op
         self.types[op.name] = op.type
         if op.kind in ("literal", "generic_zero", "struct") and all(map(self._is_constant, op.operands)):
             self.constants.add(op.name)
 
-    def _rule(self, op: Operation) -> Ref | Operation:
+    def _rewrite(self, op: Operation) -> Ref | Operation:
+        """What takes the place of `op`: an operation, perhaps `op` itself, or a binding that has its value already."""
         if op.kind == "item":
             return self._item(op)
         if op.kind == "struct":
@@ -105,7 +117,8 @@ class _Rewrite:
         return op
 
     def _producer(self, operand: Operand, kind: str) -> Operation | None:
-        op = self.made.get(operand.name) if isinstance(operand, Ref) else None
+        """The operation that computes the operand, if it is of the kind."""
+        op = self.producers.get(operand.name) if isinstance(operand, Ref) else None
         return op if op is not None and op.kind == kind else None
 
     def _item(self, op: Operation) -> Ref | Operation:
@@ -123,17 +136,16 @@ class _Rewrite:
         return self._if_same_type(part, op)
 
     def _if_same_type(self, operand: Operand, op: Operation) -> Ref | Operation:
+        """The operand in the place of `op`, if it has the type of `op`, with its names and containers; else `op`."""
         return operand if isinstance(operand, Ref) and self.types[operand.name] == op.type else op
 
     def _if_computed(self, op: Operation) -> Operation:
-        """`op` if its operands give exactly its declared type; else the operation before the rewrite."""
+        """A new form `op` of an operation, if its operands give exactly its type; else the operation as it was."""
         try:
             computed = lookup(op.kind).result_type([self.types[o.name] for o in op.operands], op.attributes)
         except FedcoreError:
             computed = None
-        if computed == op.type:
-            return op
-        return self.before[op.name]
+        return op if computed == op.type else self.originals[op.name]
 
     def _struct(self, op: Operation) -> Ref | Operation:
         sources = [self._producer(o, "item") for o in op.operands]
@@ -153,7 +165,7 @@ class _Rewrite:
             return op
         parts = [o if z is None else z.operands[0] for o, z in zip(struct.operands, inner, strict=True)]
         name = f"{op.name}_flat"
-        if name in self.types:
+        if name in self.types:  # rare: the zip stays nested
             return op
         assert isinstance(struct.type, StructType)
         type_ = struct.type.with_types([self.types[p.name] for p in parts])
@@ -164,7 +176,7 @@ class _Rewrite:
             return op
         if computed != op.type:
             return op
-        self._keep(flat)
+        self._append(flat)
         return attrs.evolve(op, operands=(Ref(name),))
 
     def _map(self, op: Operation) -> Ref | Operation:
@@ -177,6 +189,7 @@ class _Rewrite:
         return op
 
     def _is_identity(self, symbol: Symbol) -> bool:
+        """Whether a function returns its parameter, or the struct of its parameters in their order."""
         node = self.symbols[symbol.name]
         if not isinstance(node, Function) or node.placement is not None or not node.parameters:
             return False

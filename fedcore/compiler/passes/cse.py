@@ -23,10 +23,17 @@ def cse(module: Module) -> Module:
 
 
 class _Merging:
+    """Merges the operations of functions that are given in their order, callees first.
+
+    Attributes:
+        pure: the symbols whose equal calls give equal results.
+        same: by symbol, the first symbol that is equal to it.
+    """
+
     def __init__(self, module: Module) -> None:
         self.pure = pure_symbols(module)
-        self.same: dict[str, str] = {}  # by symbol, the first symbol that is equal to it
-        self._first: dict[Hashable, str] = {}
+        self.same: dict[str, str] = {}
+        self._first: dict[Hashable, str] = {}  # by form, the first symbol that has it
         for graph in module.graphs:
             self._add_symbol(graph.name, (graph.digest, graph.type, tuple(sorted(graph.attributes.items()))))
 
@@ -34,10 +41,9 @@ class _Merging:
         self.same[name] = self._first.setdefault(form, name) if name in self.pure else name
 
     def function(self, function: Function) -> Function:
-        representatives = {
-            p.name: p.name for p in function.parameters
-        }  # by binding, the first binding that is equal to it
-        first: dict[Hashable, str] = {}
+        """The function with merged operations; the same object if none is merged."""
+        representatives = {p.name: p.name for p in function.parameters}  # by binding, the first that is equal to it
+        first: dict[Hashable, str] = {}  # by form, the first binding that has it
         operations = []
         for op in function.operations:
             form = operation_form(op, representatives, self.same)

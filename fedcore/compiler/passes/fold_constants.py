@@ -8,8 +8,8 @@ from fedcore.ir.operations import LOCAL, lookup
 from fedcore.types import TensorType
 
 _NOT_FOLDED = ("literal", "struct", "item", "call", "bind")
-_KINDS = "biuf"
-_DTYPES = ("float32", "float64")
+_KINDS = "biuf"  # numpy's: bools, integers, unsigned integers and floats
+_FLOATS = ("float32", "float64")
 
 
 @compiler_pass("fold-constants")
@@ -26,15 +26,15 @@ def fold_constants(module: Module, *, max_elements: int = 16) -> Module:
 
 
 def _fold_function(function: Function, max_elements: int) -> Function:
-    literals: dict[str, Operation] = {}  # literals, by name
+    literals: dict[str, Operation] = {}  # by name
     types = function.types()
     operations = []
     for op in function.operations:
         new_op = op
         operands = [literals[o.name] for o in op.operands if isinstance(o, Ref) and o.name in literals]
-        foldable = op.operands and len(operands) == len(op.operands) and op.kind not in _NOT_FOLDED
-        if foldable and lookup(op.kind).level == LOCAL:
-            value = _value(op, operands, [types[o.name] for o in operands], max_elements)
+        is_foldable = op.operands and len(operands) == len(op.operands) and op.kind not in _NOT_FOLDED
+        if is_foldable and lookup(op.kind).level == LOCAL:
+            value = _fold_operation(op, operands, [types[o.name] for o in operands], max_elements)
             if value is not None:
                 new_op = attrs.evolve(op, kind="literal", operands=(), attributes={"value": value})
         operations.append(new_op)
@@ -44,7 +44,12 @@ def _fold_function(function: Function, max_elements: int) -> Function:
     return function if new == function else new
 
 
-def _value(op: Operation, operands: list[Operation], types: list, max_elements: int) -> Constant | None:
+def _fold_operation(op: Operation, operands: list[Operation], types: list, max_elements: int) -> Constant | None:
+    """The result of an operation on literals; None if it is too large, or may have other bits on another machine.
+
+    Args:
+        operands: the literals; `types` has the types of all operands.
+    """
     if not isinstance(op.type, TensorType):
         return None
     declared = lookup(op.kind)
@@ -63,7 +68,7 @@ def _is_exact(array: np.ndarray) -> bool:
     """Whether the numbers have the same bits on every machine."""
     if array.dtype.kind != "f":
         return array.dtype.kind in _KINDS
-    if array.dtype.name not in _DTYPES:
+    if array.dtype.name not in _FLOATS:
         return False
     tiny = np.finfo(array.dtype).tiny
     return bool(np.all(np.isfinite(array) & ((array == 0) | (np.abs(array) >= tiny))))

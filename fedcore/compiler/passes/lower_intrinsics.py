@@ -9,7 +9,7 @@ from fedcore.ir import Builder, Module, ModuleBuilder, Operation
 from fedcore.ir.operations import lookup
 from fedcore.types import fits
 
-MAX_TURNS = 200  # lowerings that descend into a type end after its depth
+MAX_TURNS = 200  # more than types are deep, since a lowering may descend by one level in each turn
 
 
 @compiler_pass("lower-intrinsics")
@@ -41,6 +41,8 @@ def _find_derived(module: Module) -> Operation | None:
 
 
 class _Lowering(Inliner):
+    """Rebuilds functions with the result of a lowering in place of each derived operation."""
+
     def _operation(self, builder: Builder, op: Operation, values: list) -> Steps:
         declared = lookup(op.kind)
         if declared.lowered_by is None:

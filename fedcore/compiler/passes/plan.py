@@ -75,21 +75,22 @@ def plan(
     if compute_dtype not in ("float32", "bfloat16"):
         raise FedcoreError(f"the option compute_dtype of plan is float32 or bfloat16, not {compute_dtype!r}")
     kind = default_target() if target == "host" else parse_target(target)
-    width, block = _number("vectorize", vectorize, 2, "false"), _number("block_size", block_size, 1)
-    left_out = _rewrites(without)
+    width, block = _parse_number("vectorize", vectorize, 2, "false"), _parse_number("block_size", block_size, 1)
+    left_out = _parse_rewrites(without)
     if module.stage != "planned":
         return module
-    rounded: set[str] = set()
+    rounded: set[str] = set()  # names of the client stages that compute in bfloat16
     if compute_dtype == "bfloat16":
-        unrounded, module = module, with_bfloat16_stages(module, _undecided_stages(module))
-        rounded = {f.name for f in module.functions if f.name in _undecided_stages(module) and f != unrounded[f.name]}
+        undecided, unrounded = _undecided_stages(module), module
+        module = with_bfloat16_stages(module, undecided)
+        rounded = {name for name in undecided if module[name] != unrounded[name]}
     main = module.main
-    joins = _joins(module)
-    attributes = {
+    merges = _merges_by_fold(module)
+    attributes = {  # by client stage
         _stage_of(op): _strategy(
             module,
             op,
-            joins.get(op.name),
+            merges.get(op.name),
             kind,
             width,
             block,
@@ -120,10 +121,10 @@ BLOCK = 8
 """Clients of a block of a vectorised stage or a parallel loop; it fixes the order of the sums, and so the bits."""
 
 LOW_RANK_BLOCK = 4
-"""The same of a loop that keeps kernels low-rank, and multiplies the factors of a block at once."""
+"""Clients of a block of a loop that keeps kernels low-rank, and multiplies the factors of a block at once."""
 
 
-def _number(option: str, text: str, least: int, *words: str) -> int | None:
+def _parse_number(option: str, text: str, least: int, *words: str) -> int | None:
     """The number that an option of the pass gives; None for `auto`, 0 for one of `words`.
 
     Raises:
@@ -137,14 +138,19 @@ def _number(option: str, text: str, least: int, *words: str) -> int | None:
     return int(text)
 
 
+# By rewrite that runs before this pass, which cannot leave it out, the way to do so.
 _BEFORE_PLAN = {
     "hoist-relu-gradients": "leave the pass out of the pipeline",
     "round-products": "use compute_dtype=float32",
 }
 
 
-def _rewrites(text: str) -> tuple[str, ...]:
-    """The names of stage passes and rewrites of batching in the option `without`."""
+def _parse_rewrites(text: str) -> tuple[str, ...]:
+    """The names of stage passes and rewrites of batching in the option `without`.
+
+    Raises:
+        FedcoreError: there is no rewrite of a name, or it runs before this pass.
+    """
     if not text:
         return ()
     from fedcore.graphs.batched.batching_rewrites import BATCHING_REWRITES
@@ -158,7 +164,10 @@ def _rewrites(text: str) -> tuple[str, ...]:
 
 
 def _leave_out(attributes: dict[str, object], names: tuple[str, ...]) -> None:
-    """Writes the names of rewrites into a stage's attributes; a rank for clients of one step only may go with them."""
+    """Writes the names of rewrites into a stage's attributes.
+
+    A rank that holds for clients of one step only goes with the rewrite that uses it.
+    """
     from fedcore.graphs.batched.batching_rewrites import ONE_STEP_FACTORS
     from fedcore.graphs.batched.low_rank_policy import ONE_STEP
 
@@ -179,8 +188,8 @@ def _undecided_stages(module: Module) -> set[str]:
     return {s for s in stages if "strategy" not in module[s].attributes}
 
 
-def _joins(module: Module) -> dict[str, Operation]:
-    """The merge of each fold, by the fold's name."""
+def _merges_by_fold(module: Module) -> dict[str, Operation]:
+    """By name of a fold its merge."""
     by_name = {op.name: op for op in module.main.operations}
     return {fold_of(op, by_name).name: op for op in module.main.operations if op.kind == "merge"}
 
@@ -188,7 +197,7 @@ def _joins(module: Module) -> dict[str, Operation]:
 def _strategy(
     module: Module,
     op: Operation,
-    join: Operation | None,
+    merge: Operation | None,
     target: Target,
     width: int | None,
     block: int | None,
@@ -198,27 +207,35 @@ def _strategy(
     masked: bool,
     rounded: bool,
 ) -> dict[str, object]:
+    """The attributes of the stage of a fold or a collect.
+
+    Args:
+        merge: that of the fold; None if nothing merges its partials.
+        width, block: the options `vectorize` and `block_size`, as numbers of clients; None for `auto`.
+        xla, low_rank, masked: the options of these names, `masked` being `secure=masked`.
+        rounded: the stage computes products in bfloat16.
+    """
     compiled = {"xla": True} if xla and not rounded and _is_for_xla(module, op) else {}
     dtype = {"compute_dtype": "bfloat16"} if rounded else {}
     kernels = {} if compiled else _kernels(module, op, target)
-    if masked and join is not None and "secure" in join.attributes:
+    if masked and merge is not None and "secure" in merge.attributes:
         why = "secure sums mask the partial of each client"
         return {"strategy": "loop", "block": 1, **kernels, **dtype, **compiled, "why": why}
-    policy = _batching(module, op, join, target, width, block, low_rank=low_rank and not compiled and not rounded)
+    policy = _batching(module, op, merge, target, width, block, low_rank=low_rank and not compiled and not rounded)
     if isinstance(policy, str):
         return {"strategy": "loop", "block": block or 1, **kernels, **dtype, **compiled, "why": _in_text(policy)}
     rank = {"low_rank": policy.low_rank} if policy.low_rank else {}
     from fedcore.graphs.batched.cost_model import PARALLEL
 
     if policy.width == 1:
-        own = block or (LOW_RANK_BLOCK if rank else 1)
-        at_once = {"parallel": min(PARALLEL, own)} if rank and own > 1 else {}
-        loop = {"strategy": "loop", "block": own, **at_once, **rank, **kernels, **dtype, **compiled}
+        loop_block = block or (LOW_RANK_BLOCK if rank else 1)
+        at_once = {"parallel": min(PARALLEL, loop_block)} if rank and loop_block > 1 else {}
+        loop = {"strategy": "loop", "block": loop_block, **at_once, **rank, **kernels, **dtype, **compiled}
         return {**loop, "why": _in_text(policy.why_loop or "")}
     if policy.why_loop is not None and not compiled:
-        own = block or (1 if join is None else BLOCK)
+        loop_block = block or (1 if merge is None else BLOCK)
         tables = {"call": policy.call, "table_rows": policy.table_rows} if policy.table_rows else {}
-        loop = {"strategy": "loop", "block": own, "parallel": policy.parallel, **tables, **kernels, **dtype}
+        loop = {"strategy": "loop", "block": loop_block, "parallel": policy.parallel, **tables, **kernels, **dtype}
         return {**loop, "why": policy.why_loop}
     return {
         "strategy": "vectorised",
@@ -235,14 +252,17 @@ def _strategy(
 
 
 def _kernels(module: Module, op: Operation, target: Target) -> dict[str, object]:
+    """The attribute `kernels` of a stage where its operations have faster kernels of oneDNN on the target."""
     from fedcore.graphs.graphdef.form.operations import operations_of
     from fedcore.graphs.stages.onednn import ONEDNN, chooses_onednn
 
-    graphs = [(g.digest, module.blobs[g.digest]) for g in _stage_module(module, op).graphs if g.digest in module.blobs]
-    return {"kernels": ONEDNN} if chooses_onednn({o for g in graphs for o in operations_of(*g)}, target) else {}
+    digests = [g.digest for g in _stage_module(module, op).graphs if g.digest in module.blobs]
+    operations = {o for digest in digests for o in operations_of(digest, module.blobs[digest])}
+    return {"kernels": ONEDNN} if chooses_onednn(operations, target) else {}
 
 
 def _is_for_xla(module: Module, op: Operation) -> bool:
+    """Whether XLA can compile all graphs of a stage."""
     from fedcore.graphs.stages.xla import can_compile
 
     graphs = _stage_module(module, op).graphs
@@ -264,17 +284,21 @@ def _in_text(reason: str) -> str:
 def _batching(
     module: Module,
     op: Operation,
-    join: Operation | None,
+    merge: Operation | None,
     target: Target,
     width: int | None,
     block: int | None,
     *,
     low_rank: bool,
 ) -> "BatchingPolicy | str":
-    """The batching policy of a fold or a collect, or the reason why its clients run one after another."""
+    """The batching policy of a fold or a collect, or the reason why its clients run one after another.
+
+    Args:
+        merge, width, block, low_rank: as of `_strategy`; the width 0 batches nothing.
+    """
     if width == 0:
         return "the option vectorize is false"
-    if op.kind == "fold" and join is None:
+    if op.kind == "fold" and merge is None:
         return "its partials are not merged"
     if not leaves(member_of(op.type)):
         return "its result holds no tensors"
@@ -286,7 +310,7 @@ def _batching(
     from fedcore.graphs.batched.batching_policy import BatchingPolicy, batching_policy
     from fedcore.graphs.stages.client_stage import ClientStage
 
-    stage = ClientStage.from_operation(module, op, join, broadcasts)
+    stage = ClientStage.from_operation(module, op, merge, broadcasts)
     policy = batching_policy(stage, block or BLOCK, target, width, low_rank=low_rank)
     return policy if isinstance(policy, BatchingPolicy) else f"{policy.op}: {policy.why}"
 
@@ -296,6 +320,7 @@ def _types_of_main(module: Module) -> dict[str, Type]:
 
 
 def _with_bits(module: Module, op: Operation, by_name: dict[str, Operation]) -> Operation:
+    """The operation with its `crossing_bits` as an attribute; see there."""
     if op.kind == "broadcast" and op.attributes.get("bits") == 0:
         return op  # a constant
     bits = crossing_bits(module, op, by_name)
@@ -303,16 +328,20 @@ def _with_bits(module: Module, op: Operation, by_name: dict[str, Operation]) -> 
 
 
 def crossing_bits(module: Module, op: Operation, by_name: dict[str, Operation]) -> int | None:
-    """The bits of one client in an operation of a plan; None if it does not cross, or if types leave them open."""
+    """The bits of one client in an operation of a plan; None if it does not cross, or if types leave them open.
+
+    Args:
+        by_name: the operations of main.
+    """
     if op.kind == "broadcast":
-        return _sum(sent_bits(leaf, OPEN) for _, leaf in leaves(member_of(op.type)))
+        return _sum_or_none(sent_bits(leaf, OPEN) for _, leaf in leaves(member_of(op.type)))
     if op.kind != "merge":
         return None
     sent = sent_by(module, fold_of(op, by_name)).values()
-    return _sum(sent_bits(leaf, s.secure) for s in sent for _, leaf in leaves(s.type))
+    return _sum_or_none(sent_bits(leaf, s.secure) for s in sent for _, leaf in leaves(s.type))
 
 
-def _sum(sizes: Iterable[int | None]) -> int | None:
-    """The sum of sizes; None if one is not known."""
+def _sum_or_none(sizes: Iterable[int | None]) -> int | None:
+    """The sum of sizes; None if a size is not known."""
     bits = list(sizes)
     return None if None in bits else sum(size for size in bits if size is not None)
