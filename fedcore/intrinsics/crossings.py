@@ -105,7 +105,7 @@ def sent_tensors(plan: Module, fold: Operation) -> list[SentTensor]:
 
 
 def join_path(name: str, path: str) -> str:
-    """The name of a leaf of a value."""
+    """The name of a leaf, from the name of its value and its path, as of `fedcore.types.leaves`."""
     return f"{name}.{path}" if path and path[0] != "[" else name + path
 
 
@@ -114,8 +114,8 @@ def size_bits(leaf: Type) -> int | None:
     return getattr(leaf, "size_bits", None)
 
 
-_UNNAMED = re.compile(r"lambda(_\d+)?( \(|$)")
-_ELEMENT = re.compile(r"(\w+)\[(\d+)\]")
+_UNNAMED = re.compile(r"lambda(_\d+)?( \(|$)")  # the name of a value that a lambda computes
+_ELEMENT = re.compile(r"(\w+)\[(\d+)\]")  # an element of a list, as `trainable[1]`
 
 
 def _with_element_names(plan: Module, path: str) -> str:
@@ -137,7 +137,7 @@ def _origins(plan: Module, stage: Function, name: str) -> Iterator[str | None]:
     graph = None if call is None else plan.symbols().get(call.operands[0].name)
     if not isinstance(graph, Graph):
         return itertools.repeat(None)
-    first, type_ = 0, graph.type.result
+    first, type_ = 0, graph.type.result  # the number of the value's first leaf among the results of the graph
     for index in path[1:]:
         assert isinstance(type_, StructType)
         first += sum(len(list(leaves(t))) for t in type_.types[:index])
@@ -147,9 +147,10 @@ def _origins(plan: Module, stage: Function, name: str) -> Iterator[str | None]:
 
 
 def _constants(plan: Module, name: str) -> Iterator[Constant]:
-    """The leaves of a value of main that a stage of literals returns."""
+    """The leaves of a value of main, which a stage of literals returns."""
 
     def tree(function: Function, name: str) -> Any:
+        """The constants of a value of a function, nested as its structs are."""
         op = next(op for op in function.operations if op.name == name)
         if op.kind == "literal":
             return op.attributes["value"]
@@ -172,18 +173,21 @@ def _leaves(value: Any) -> Iterator[Constant]:
 
 
 def _broadcast_parts(plan: Module, name: str) -> list[tuple[str, Type]]:
-    """The elements of a broadcast struct with their names, or the broadcast value with its own.
+    """(name, type) of each element of a broadcast struct, or of the broadcast value if it is no struct.
 
-    An element without a name is called as the value that the server puts there.
+    An element without a name has the name of the value that the server puts there.
+
+    Args:
+        name: of the operand of the broadcast, in main.
     """
     function = plan.main
     bindings = {op.name: op for op in function.operations}
     if name in bindings and bindings[name].kind == "run":
         function = plan.function(bindings[name].operands[0].name)
         name, bindings = function.result.name, {op.name: op for op in function.operations}
-    names, whole = ValueNames(function), member_of(function.types()[name])
-    if not isinstance(whole, StructType):
-        return [(names.of(name) or "value", whole)]
-    struct = name in bindings and bindings[name].kind == "struct"
-    own = [names.of(o.name) for o in bindings[name].operands] if struct else [None] * len(whole)
-    return [(element or own[i] or f"[{i}]", type_) for i, (element, type_) in enumerate(whole.items())]
+    names, type_ = ValueNames(function), member_of(function.types()[name])
+    if not isinstance(type_, StructType):
+        return [(names.of(name) or "value", type_)]
+    is_struct = name in bindings and bindings[name].kind == "struct"
+    operand_names = [names.of(o.name) for o in bindings[name].operands] if is_struct else [None] * len(type_)
+    return [(label or operand_names[i] or f"[{i}]", element) for i, (label, element) in enumerate(type_.items())]

@@ -15,7 +15,11 @@ from fedcore.types.placing import is_all_equal
 
 
 def _at(type_: Type, where: Placement) -> Type:
-    """The member of a value at `where`; an unplaced value counts as a server value."""
+    """The member of a value at `where`; an unplaced value counts as a server value.
+
+    Raises:
+        TypeMismatch: the value is elsewhere.
+    """
     if isinstance(type_, FederatedType):
         if type_.placement != where:
             raise TypeMismatch(f"a value at {where} is wanted, not {type_}")
@@ -54,6 +58,7 @@ def split_operands(types: Sequence[Type]) -> int:
 
 
 def _check_partial(name: str, result: Type, partial: Type) -> None:
+    """Checks that the next partial of the operation `name` fits the partial that its stage takes."""
     # The zero may have a narrower type than the partial: 0 rows for an unknown number of rows.
     if not fits(result, partial) and not fits(partial, result):
         raise TypeMismatch(explain(f"{name}: what the stage returns is not the partial that it takes", result, partial))

@@ -66,7 +66,7 @@ def check_ranges(name: str, type_: Type, ranges: object, *, may_be_open: bool) -
     Args:
         may_be_open: entries may be `OPEN`.
     Raises:
-        TypeMismatch: the message has the leaf.
+        TypeMismatch: there is no range for each leaf, or a leaf cannot be added in its range.
     """
     leaves = list(tensor_leaves(type_))
     if not isinstance(ranges, tuple) or len(ranges) != len(leaves):
@@ -77,6 +77,7 @@ def check_ranges(name: str, type_: Type, ranges: object, *, may_be_open: bool) -
 
 
 def _check_leaf(name: str, leaf: TensorType, range_: SecureRange) -> None:
+    """Raises unless the leaf has integers of a known shape, and its dtype holds the range."""
     if not leaf.dtype.is_integer or not is_static(leaf.shape):
         raise TypeMismatch(f"{name}: secure sums add integers of known shapes, not {leaf}")
     if max(range_.largest or 0, range_.modulus or 0) > np.iinfo(leaf.dtype.numpy).max:
@@ -84,10 +85,11 @@ def _check_leaf(name: str, leaf: TensorType, range_: SecureRange) -> None:
 
 
 def ranges_up_to(type_: Type, largest: Iterable[int | None]) -> tuple[str, ...]:
-    """The ranges of clipped leaves.
+    """The range of each leaf of clipped integers, as text.
 
     Args:
-        largest: for each leaf the number to which it is clipped; None or a negative number gives `any`.
+        largest: for each leaf the number to which it is clipped. None, for an unknown number, and a negative number,
+            to which clipping gives negative integers, give `any`.
     """
     return tuple(
         str(SecureRange(None if most is None or most < 0 else min(most, int(np.iinfo(leaf.dtype.numpy).max))))

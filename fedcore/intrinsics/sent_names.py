@@ -30,10 +30,10 @@ def readable(tensor: str) -> str:
 def readable_list(tensors: Iterable[tuple[str, object]]) -> list[str]:
     """`name : type` for each tensor; equal ones stand once, with their number."""
     names = [(readable(tensor), type_) for tensor, type_ in tensors]
-    several = {name.removesuffix(" 1") for name, _ in names if name.endswith(" 1")}
+    numbered = {name.removesuffix(" 1") for name, _ in names if name.endswith(" 1")}
     counts: dict[str, int] = {}
     for name, type_ in names:
-        whole = name.removesuffix(" 0")
-        text = f"{name if whole in several else whole} : {type_}"
+        stem = name.removesuffix(" 0")  # a metric of one tensor needs no number
+        text = f"{name if stem in numbered else stem} : {type_}"
         counts[text] = counts.get(text, 0) + 1
     return [text if count == 1 else f"{text} ({count} times)" for text, count in counts.items()]

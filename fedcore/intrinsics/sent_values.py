@@ -67,7 +67,7 @@ def crosses_in_rows(leaf: Type, table_rows: int) -> bool:
 
 
 def row_bits(table: TensorType) -> int:
-    """The bits of a row and its number, an int32."""
+    """The bits of a row of a float32 table and of its number, an int32."""
     return 32 + 32 * (table.sizes[1] or 0)
 
 
@@ -129,25 +129,26 @@ class _Stage:
     def cut(self) -> ClientCut:
         """Finds the cut by a walk, in order, over the values that do not depend on the partial.
 
-        The server `has` constants, broadcasts, sent values, and the values that follow from these. A value of
-        `_distinct` is sent unless it follows from values that are sent before it.
+        The server has constants, broadcasts, sent values, and the values that follow from these. A value of
+        `_candidates` is sent unless it follows from values that are sent before it.
         """
-        labels = self._distinct()
-        names = {path_of(name, self.by_name): name for name in labels}
-        has, sent = self.constant | self.shared, set[str]()
+        labels = self._candidates()
+        candidates = {path_of(name, self.by_name): name for name in labels}
+        at_server, sent = self.constant | self.shared, set[str]()
         follows: dict[str, None] = {}
         for name in (*(p.name for p in self.stage.parameters), *self.by_name):
-            if name in has or name in self.dependent:
+            if name in at_server or name in self.dependent:
                 continue
+            # The server cannot compute a client's parameter, nor an operation that it could not repeat.
             operands = _operands(self.by_name[name]) if name in self.repeatable else [""]
             path = path_of(name, self.by_name)
-            if has.issuperset(operands) and any(n in sent or n in follows for n in operands):
+            if at_server.issuperset(operands) and any(n in sent or n in follows for n in operands):
                 follows[name] = None
-            elif path in names:
-                sent.update((name, names[path]))
-            elif not has.issuperset(operands):
+            elif path in candidates:
+                sent.update((name, candidates[path]))
+            elif not at_server.issuperset(operands):
                 continue
-            has.add(name)
+            at_server.add(name)
         labels = {name: label for name, label in labels.items() if name in sent}
         uses = collections.Counter(labels.values())
         return ClientCut(
@@ -166,30 +167,34 @@ class _Stage:
         """The operations that only the accumulation reads: constants, and operations that follow from sent values.
 
         Leaves out literals, and elements of sent values: they stay with the operations that use them.
+
+        Args:
+            follows: names of the values that follow from sent ones.
         """
         users = collections.defaultdict(set)
         for op in self.stage.operations:
             for name in _operands(op):
                 users[name].add(op.name)
-        behind = set(self.dependent)
+        read_by_accumulation = set(self.dependent)  # only by it, and so in it
         for name in reversed(self.by_name):
-            if (name in follows or name in self.constant) and users[name] and users[name] <= behind:
-                behind.add(name)
+            if (name in follows or name in self.constant) and users[name] and users[name] <= read_by_accumulation:
+                read_by_accumulation.add(name)
         recomputed: set[str] = set()
-        for name in self.by_name:
-            op = self.by_name[name]
+        for name, op in self.by_name.items():
             is_work = op.kind not in ("item", "struct") or not recomputed.isdisjoint(_operands(op))
-            if name in behind - self.dependent and is_work and op.kind not in ("literal", "generic_zero"):
+            is_recomputed = name in read_by_accumulation and name not in self.dependent
+            if is_recomputed and is_work and op.kind not in ("literal", "generic_zero"):
                 recomputed.add(name)
         return frozenset(recomputed)
 
-    def _distinct(self) -> dict[str, str]:
-        """Name -> label of each value that the contributions are computed from, once each.
+    def _candidates(self) -> dict[str, str]:
+        """By name, the label of each value that the contributions are computed from, once each.
 
         Opens structs, leaves out constants and broadcasts, and takes messages in place of values computed from them.
         """
         names_of, messages = ValueNames(self.stage), self._messages()
-        value_paths: dict[str, tuple] = {}  # name -> its `path_of`
+        value_paths: dict[str, tuple] = {}  # by name, its `path_of`
+        # (name, label), the next one last; None where the label is not given by a struct around the value.
         stack: list[tuple[str, str | None]] = [(name, None) for name in reversed(self.contributions)]
         labels: dict[str, str] = {}
         while stack:
@@ -218,22 +223,22 @@ class _Stage:
         return {name: labels[name] for name in names_by_path.values()}
 
     def _messages(self) -> dict[str, tuple[str, ...]]:
-        """Name -> its messages, for each value that the server can compute from messages.
+        """By name of each value that the server can compute from messages, the names of these messages.
 
         Allows graphs that may fail, since decoding fails for a code that was altered.
         """
-        has, messages = self.constant | self.shared, dict[str, tuple[str, ...]]()
+        at_server, messages = self.constant | self.shared, dict[str, tuple[str, ...]]()
         for op in self.stage.operations:
             names = _operands(op)
             if op.kind == "message":
                 messages[op.name] = (op.name,)
-            elif "salt" not in op.attributes and has.issuperset(names):
+            elif "salt" not in op.attributes and at_server.issuperset(names):
                 needed = dict.fromkeys(m for name in names for m in messages.get(name, ()))
                 if needed:
                     messages[op.name] = tuple(needed)
             else:
                 continue
-            has.add(op.name)
+            at_server.add(op.name)
         return messages
 
 
@@ -244,16 +249,16 @@ def _contributions(stage: Function, *, keeps: bool) -> tuple[set[str], list[str]
         keeps: the stage returns the partial and the kept value.
     """
     dependent, contributions = {stage.parameters[0].name}, dict[str, None]()
-    result = stage.result.name  # the next partial
+    next_partial = stage.result.name
     for op in stage.operations:
         names = _operands(op)
-        if keeps and stage.result == Ref(op.name):
-            result, names = names[0], names[:1]
+        if keeps and stage.result == Ref(op.name):  # <partial,kept>
+            next_partial, names = names[0], names[:1]
         if dependent.intersection(names):
             dependent.add(op.name)
             contributions.update(dict.fromkeys(n for n in names if n not in dependent))
-    if result not in dependent:
-        contributions[result] = None  # the client's value replaces the partial
+    if next_partial not in dependent:
+        contributions[next_partial] = None  # the client's value replaces the partial
     return dependent, list(contributions)
 
 
@@ -262,7 +267,7 @@ def _operands(op: Operation) -> list[str]:
 
 
 def _elements(struct: Operation, label: str | None) -> Iterator[tuple[str, str | None]]:
-    """The operands of a struct with their labels; None for an operand that has no name in an unlabelled struct."""
+    """The operands of a struct with their labels; None for an operand that has no name in a struct without a label."""
     assert isinstance(struct.type, StructType)
     for i, (operand, name) in enumerate(zip(struct.operands, struct.type.names, strict=True)):
         if label is None:
@@ -271,11 +276,15 @@ def _elements(struct: Operation, label: str | None) -> Iterator[tuple[str, str |
             yield operand.name, f"{label}[{i}]" if name is None else f"{label}.{name}"
 
 
-def path_of(name: str, made: Mapping[str, Operation]) -> tuple:
-    """The outermost value of which a value is an element, and the indices that lead to the element."""
+def path_of(name: str, by_name: Mapping[str, Operation]) -> tuple:
+    """The name of the outermost value of which a value is an element, and the indices that lead to the element.
+
+    Args:
+        by_name: the operations of the function.
+    """
     path: list[int] = []
-    while name in made:
-        op = made[name]
+    while name in by_name:
+        op = by_name[name]
         if op.kind == "item":
             path.append(op.attributes["index"])
             name = op.operands[0].name

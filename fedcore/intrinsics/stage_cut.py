@@ -29,7 +29,7 @@ from fedcore.intrinsics.sent_values import path_of, sent_by
 from fedcore.ir.module import Function, Module, Operand, Operation, Parameter, Ref
 from fedcore.types import StructType, TensorType, Type, leaves
 
-_COUNT = TensorType("int32", ())
+_COUNT = TensorType("int32", ())  # the type of the partial of `StageCut.client`
 
 
 @attrs.frozen
@@ -103,7 +103,15 @@ def _results(stage: Function, *, keeps: bool) -> tuple[Operand, Operand | None]:
 
 
 def _client_part(stage: Function, sent: Mapping[str, Type], kept_value: Operand | None, name: str) -> Function:
-    """The stage with what it sends in place of the next partial."""
+    """The stage with the values that it sends in place of the next partial.
+
+    Args:
+        sent: by name of a sent value its type.
+        kept_value: what the stage keeps for its client; None if it keeps nothing.
+        name: of the new function.
+    Raises:
+        FedcoreError: the kept value depends on the partial.
+    """
     types, operations_by_name = stage.types(), {op.name: op for op in stage.operations}
     partial = stage.parameters[0].name
     result_names = [*sent, *([kept_value.name] if kept_value is not None else [])]
@@ -113,14 +121,16 @@ def _client_part(stage: Function, sent: Mapping[str, Type], kept_value: Operand 
     unused = _Names({*types})
     sent_name, kept_name, result = unused.new("sent"), unused.new("kept"), unused.new("result")
     sent_type = StructType([(None, type_) for type_ in sent.values()])
-    own = [("sent", sent_type), *([("kept", types[kept_value.name])] if kept_value is not None else [])]
-    own_type = StructType(own)
-    operands = (Ref(sent_name), *([kept_value] if kept_value is not None else []))
-    result_type = StructType([(None, _COUNT), (None, own_type)])
+    elements: list[tuple[str, Operand, Type]] = [("sent", Ref(sent_name), sent_type)]
+    if kept_value is not None:
+        elements.append(("kept", kept_value, types[kept_value.name]))
+    kept_type = StructType([(element, type_) for element, _, type_ in elements])
+    operands = tuple(operand for _, operand, _ in elements)
+    result_type = StructType([(None, _COUNT), (None, kept_type)])
     operations = (
         *(op for op in stage.operations if op.name in needed),
         Operation(sent_name, "struct", tuple(map(Ref, sent)), sent_type),
-        Operation(kept_name, "struct", operands, own_type),
+        Operation(kept_name, "struct", operands, kept_type),
         Operation(result, "struct", (Ref(partial), Ref(kept_name)), result_type),
     )
     parameters = (Parameter(partial, _COUNT), *stage.parameters[1:])
@@ -137,21 +147,29 @@ def _accumulation(
     partial_type: Type,
     name: str,
 ) -> Function:
-    """The stage's operations behind what its clients send."""
+    """The part of a stage that computes the next partial from what a client sends.
+
+    Args:
+        shared: the parameters that are broadcasts.
+        sent: by name of a sent value its type.
+        name: of the new function.
+    """
     operations_by_name = {op.name: op for op in stage.operations}
     by_path = {path_of(value, operations_by_name): value for value in sent}
-    sources = {}  # two `item`s may be of one element, and an `item` of a struct be what was put into it
+    # By value, where the accumulation reads it: two `item`s may be of one element, and that an operand of a `struct`.
+    sources = {}
     for value in operations_by_name:
         path = path_of(value, operations_by_name)
         sources[value] = by_path.get(path, path[0] if len(path) == 1 else value)
     sources.update((value, value) for value in sent)
-    opened = {n: op for n, op in operations_by_name.items() if n not in sent and sources[n] == n}
-    needed = _find_needed([sources.get(next_partial.name, next_partial.name)], opened, sources)
+    own_operations = {n: op for n, op in operations_by_name.items() if n not in sent and sources[n] == n}
+    result = sources.get(next_partial.name, next_partial.name)
+    needed = _find_needed([result], own_operations, sources)
     operations = tuple(
         attrs.evolve(
             op, operands=tuple(Ref(sources.get(o.name, o.name)) if isinstance(o, Ref) else o for o in op.operands)
         )
-        for op in opened.values()
+        for op in own_operations.values()
         if op.name in needed
     )
     parameters = (stage.parameters[0], *shared, *(Parameter(value, type_) for value, type_ in sent.items()))
@@ -162,7 +180,7 @@ def _accumulation(
         name=name,
         parameters=parameters,
         operations=operations,
-        result=Ref(sources.get(next_partial.name, next_partial.name)),
+        result=Ref(result),
         result_type=partial_type,
     )
 
@@ -170,7 +188,11 @@ def _accumulation(
 def _find_needed(
     names: list[str], operations_by_name: Mapping[str, Operation], sources: Mapping[str, str] | None = None
 ) -> set[str]:
-    """The names of a function from which values are computed, with their own."""
+    """The names of the values from which some values of a function are computed, and of these values.
+
+    Args:
+        sources: by name of a value, the value that is read in its place; others are read themselves.
+    """
     sources = sources or {}
     todo, needed = list(names), set[str]()
     while todo:
@@ -184,12 +206,13 @@ def _find_needed(
 
 
 def _unused_names(plan: Module, stage: str) -> dict[str, str]:
+    """By function of the cut (the end of its name), a symbol that the plan does not have."""
     names = _Names({*plan.symbols()})
     return {part: names.new(f"{stage}_{part}") for part in ("sent", "sent_zero", "sent_join", "accumulation")}
 
 
 class _Names:
-    """Names that are not taken."""
+    """Gives names that are not in a set, which it adds to the set."""
 
     def __init__(self, names: set[str]) -> None:
         self._taken = names
