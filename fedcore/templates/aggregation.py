@@ -48,6 +48,7 @@ class AggregationProcess(MeasuredProcess):
 
 
 def _fix(type_: Type) -> str:
+    """The line of a message that says how to place an unplaced value at the server; empty for placed values."""
     if contains(type_, lambda t: isinstance(t, FederatedType)):
         return ""
     argument = "()" if isinstance(type_, StructType) and not len(type_) else "..."
@@ -55,6 +56,7 @@ def _fix(type_: Type) -> str:
 
 
 def _stands_at_server(type_: Type) -> bool:
+    """Whether a value, or each placed value in a struct, is at the server."""
     if isinstance(type_, StructType) and contains(type_, lambda t: isinstance(t, FederatedType)):
         return all(map(_stands_at_server, type_.types))
     return is_at(type_, SERVER)

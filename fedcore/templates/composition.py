@@ -31,15 +31,13 @@ def chain_measured_processes(measured_processes: Mapping[str, MeasuredProcess]) 
     _check(measured_processes, "chain_measured_processes")
     names = list(measured_processes)
     for producer, consumer in itertools.pairwise(names):
-        result, parameter = (
-            _result(measured_processes[producer]),
-            _only_value(measured_processes[consumer], consumer, "chain_measured_processes"),
-        )
+        result = _result_type(measured_processes[producer])
+        parameter = _value_type(measured_processes[consumer], consumer, "chain_measured_processes")
         if not fits(result, parameter):
             title = f"chain_measured_processes: `{consumer}` does not take what `{producer}` gives"
             raise TypeMismatch(explain(title, result, parameter, want_label=consumer, have_label=producer))
-    first = measured_processes[names[0]].next.module.main.parameters[1:]
-    if not first:
+    value_parameters = measured_processes[names[0]].next.module.main.parameters[1:]
+    if not value_parameters:
         raise TypeMismatch(f"chain_measured_processes: next of `{names[0]}` takes a state only, and no value")
 
     def chain(state: Value, *values: Value) -> MeasuredProcessOutput:
@@ -49,10 +47,10 @@ def chain_measured_processes(measured_processes: Mapping[str, MeasuredProcess]) 
             values = (outputs[name].result,)
         return _output(outputs, values[0])
 
-    next_fn = with_parameters(chain, [p.name for p in first])
+    next_fn = with_parameters(chain, [p.name for p in value_parameters])
     return MeasuredProcess(
         _initialize(measured_processes),
-        federated_computation(next_fn, _state_type(measured_processes), *(p.type for p in first)),
+        federated_computation(next_fn, _state_type(measured_processes), *(p.type for p in value_parameters)),
     )
 
 
@@ -69,7 +67,7 @@ def concatenate_measured_processes(measured_processes: Mapping[str, MeasuredProc
         >>> process = fc.templates.concatenate_measured_processes({'loss': mean, 'count': add_up})
     """
     _check(measured_processes, "concatenate_measured_processes")
-    types = [(n, _only_value(p, n, "concatenate_measured_processes")) for n, p in measured_processes.items()]
+    types = [(n, _value_type(p, n, "concatenate_measured_processes")) for n, p in measured_processes.items()]
 
     @federated_computation(_state_type(measured_processes), StructType(types))
     def next_fn(state: Value, value: Value) -> MeasuredProcessOutput:
@@ -80,6 +78,7 @@ def concatenate_measured_processes(measured_processes: Mapping[str, MeasuredProc
 
 
 def _check(processes: object, name: str) -> None:
+    """Raises unless the processes are a dict of at least one; `name` is that of the caller, for the message."""
     if not isinstance(processes, Mapping) or not processes:
         raise TypeMismatch(f"{name}: a dict of at least one process by name is wanted, not {brief(processes)}")
     for key, process in processes.items():
@@ -87,13 +86,21 @@ def _check(processes: object, name: str) -> None:
             raise TypeMismatch(f"{name}: `{key}` is a MeasuredProcess, not {brief(process)}")
 
 
-def _result(process: MeasuredProcess) -> Type:
+def _result_type(process: MeasuredProcess) -> Type:
+    """The type of the element `result` of what `next` returns."""
     result = process.next.type_signature.result
     assert isinstance(result, StructType)  # a MeasuredProcess returns one
     return result["result"]
 
 
-def _only_value(process: MeasuredProcess, key: str, name: str) -> Type:
+def _value_type(process: MeasuredProcess, key: str, name: str) -> Type:
+    """The type of the value that `next` takes beside the state.
+
+    Args:
+        key, name: names of the process and of the caller, for the message.
+    Raises:
+        TypeMismatch: it takes none, or several.
+    """
     parameters = process.next.module.main.parameters
     if len(parameters) != 2:
         raise TypeMismatch(
@@ -108,6 +115,8 @@ def _state_type(processes: Mapping[str, MeasuredProcess]) -> Type:
 
 
 def _initialize(processes: Mapping[str, MeasuredProcess]) -> Computation:
+    """The computation of the states of all processes, as a struct by name."""
+
     @federated_computation
     def initialize() -> Any:
         return _zip_placed({name: process.initialize() for name, process in processes.items()})
@@ -115,7 +124,8 @@ def _initialize(processes: Mapping[str, MeasuredProcess]) -> Computation:
     return initialize
 
 
-def _output(outputs: dict, result: Value) -> MeasuredProcessOutput:
+def _output(outputs: dict[str, Any], result: Value) -> MeasuredProcessOutput:
+    """The output of a process of processes, from the outputs of these by name."""
     states = _zip_placed({n: o.state for n, o in outputs.items()})
     return MeasuredProcessOutput(states, result, _zip_placed({n: o.measurements for n, o in outputs.items()}))
 

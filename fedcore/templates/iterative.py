@@ -80,7 +80,7 @@ class IterativeProcess:
 
 
 def state_and_metrics(output: Any) -> tuple[Any, Any]:
-    """The parts of what `next` gives, by their names or as its first two items."""
+    """The state and the metrics in what `next` gives: by their names, or its first two items."""
     if isinstance(output, Mapping) and "state" in output and "metrics" in output:
         return output["state"], output["metrics"]
     state, metrics, *_ = output
@@ -93,7 +93,7 @@ def label(role: str, fn: Any) -> str:
 
 
 def check_computation(name: str, role: str, fn: object) -> None:
-    """Refuses what has no type yet."""
+    """Raises unless `fn` is a computation with a type; `name` and `role` are those of the process and of `fn`."""
     if isinstance(fn, Computation):
         return
     if isinstance(fn, PolymorphicComputation):
@@ -102,7 +102,7 @@ def check_computation(name: str, role: str, fn: object) -> None:
 
 
 def state_parameter(name: str, role: str, fn: Computation, state: Type) -> Type:
-    """The type of fn's first parameter, which the state of initialize_fn has to fit."""
+    """The type of the first parameter of `fn`, which the type `state` of initialize_fn has to fit."""
     parameters = fn.module.main.parameters
     if not parameters:
         raise TypeMismatch(f"{name}: {label(role, fn)} takes no state, but has the type {fn.type_signature}")
@@ -115,7 +115,7 @@ def state_parameter(name: str, role: str, fn: Computation, state: Type) -> Type:
 
 
 def _zip_fix(have: Type, want: Type) -> str | None:
-    """The fix for a struct of placed values in place of a placed struct."""
+    """The fix for a struct of placed values in place of a placed struct; None for other mismatches."""
     if not isinstance(have, StructType) or not isinstance(want, FederatedType):
         return None
     is_placed = contains(have, lambda t: isinstance(t, FederatedType))
@@ -123,7 +123,7 @@ def _zip_fix(have: Type, want: Type) -> str | None:
 
 
 def _returned_state(result: Type, state_type: Type) -> Type:
-    """`next` returns the state alone, or first of several."""
+    """The type of the state that `next` returns: its result, or the first element of that."""
     if fits(result, state_type):
         return result
     member = member_of(result)

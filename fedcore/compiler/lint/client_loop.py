@@ -11,7 +11,7 @@ from fedcore.types import CLIENTS
 
 _GATHER = "take tf.gather(x, k), and tf.gather(x, k + tf.range(n)) for n entries: k may be a client's own"
 _WITH_OWN_OPERANDS = {"StridedSlice": _GATHER, "Slice": _GATHER}
-"""Ways out for operations whose rules do not take operands that differ between clients."""
+"""By operation whose rule does not take operands that differ between clients, what to write in its place."""
 
 
 @lint_check("client-loop")
@@ -30,22 +30,22 @@ def client_loop(program: Program) -> Iterator[Finding]:
     from fedcore.graphs.batched.batched_value import batching_rules
     from fedcore.graphs.batched.batching_policy import AS_FAST_ALONE
 
-    masked = {fold.stage.name for fold in program.folds if "secure" in fold.merge.attributes}
+    with_secure_sums = {fold.stage.name for fold in program.folds if "secure" in fold.merge.attributes}
     for stage in program.stages.stages():
-        if stage.placement != CLIENTS or stage.name in masked:
+        if stage.placement != CLIENTS or stage.name in with_secure_sums:
             continue
         why = program.plan_of(stage).attributes.get("why", "")
-        match = re.match(r"(\w+): (.+)", why)
+        match = re.match(r"(\w+): (.+)", why)  # the operation, and the reason
         if match is None or match[2] == AS_FAST_ALONE:
             continue
-        line = line_of_operation(program, stage, match[1])
+        op = match[1]
+        line = line_of_operation(program, stage, op)
         if line is not None:
-            other = f"write its rule, @batching_rule({match[1]!r}) (docs/extending.md)"
-            if match[1] in batching_rules:
-                other = _WITH_OWN_OPERANDS.get(match[1], "give it operands that its rule takes")
-            yield Finding(
-                f"clients run one by one, not side by side: {why}", f"compute it without {match[1]}, or {other}", line
-            )
+            other = f"write its rule, @batching_rule({op!r}) (docs/extending.md)"
+            if op in batching_rules:
+                other = _WITH_OWN_OPERANDS.get(op, "give it operands that its rule takes")
+            problem = f"clients run one by one, not side by side: {why}"
+            yield Finding(problem, f"compute it without {op}, or {other}", line)
 
 
 def line_of_operation(program: Program, stage: Function, op: str) -> Location | None:

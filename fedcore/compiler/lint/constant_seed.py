@@ -28,12 +28,9 @@ def constant_seed(program: Program) -> Iterator[Finding]:
         return
     for call in program.graph_calls:
         for op in constant_draws(captured_graph(call.graph, program.stages.blob(call.graph.digest))):
-            on_clients = call.placement == CLIENTS
-            who = (
-                "all clients draw the same numbers, in every round"
-                if on_clients
-                else "every call draws the same numbers"
-            )
+            who = "every call draws the same numbers"
+            if call.placement == CLIENTS:
+                who = "all clients draw the same numbers, in every round"
             yield Finding(
                 f"{op} in @{call.graph.name} has a seed that is a constant: {who}",
                 "draw by tf.random.normal or tf.random.uniform, which get a seed of the call and of the client, or hand"

@@ -54,11 +54,11 @@ def lossy_cast(program: Program) -> Iterator[Finding]:
 def _sent_value_casts(program: Program, fold: ClientFold) -> Iterator[Finding]:
     """The casts of values that clients send."""
     stage = fold.stage
-    added = {leaf.dtype.name for leaf in flat(stage.parameters[0].type) if isinstance(leaf, TensorType)}
+    sum_dtypes = {leaf.dtype.name for leaf in flat(stage.parameters[0].type) if isinstance(leaf, TensorType)}
     for name, sent in sent_by(program.stages, fold.fold).items():
         for source, target in _casts_of(program, stage, name):
             label, line = user_name(sent.label), _line_of(stage, name) or accumulation_line(stage, name)
-            if target in _HALVES and target in added:
+            if target in _HALVES and target in sum_dtypes:
                 yield Finding(
                     f"{label} is cast from {source} to {target} before it is added up: from some clients on,"
                     " the sum no longer changes",
@@ -74,11 +74,12 @@ def _sent_value_casts(program: Program, fold: ClientFold) -> Iterator[Finding]:
 
 
 def _fix_of_fractions(target: str) -> str:
+    """The fix of a cast to integers that cuts off fractions."""
     return f"round first, as in tf.cast(tf.round(x), tf.{target}); tf.floor, where fractions are not wanted"
 
 
 def _casts_of(program: Program, stage: Function, name: str) -> Iterator[tuple[str, str]]:
-    """Source and target of the lossy casts that make leaves of a value of a stage."""
+    """(source, target), names of dtypes, of the lossy casts that make leaves of a value of a stage."""
     from fedcore.graphs.graphdef.analysis.lossy_casts import cast_of_result
 
     op = next((op for op in stage.operations if op.name == name), None)
@@ -87,9 +88,9 @@ def _casts_of(program: Program, stage: Function, name: str) -> Iterator[tuple[st
         return
     if op is not None and op.kind == "cast":
         source = op.operands[0].name
-        for leaf in _casts_of_types(stage.types()[source], op.type):
-            if leaf[1] in _HALVES or not _is_whole(program, stage, source):
-                yield leaf
+        for source_dtype, target_dtype in _casts_of_types(stage.types()[source], op.type):
+            if target_dtype in _HALVES or not _is_whole(program, stage, source):
+                yield source_dtype, target_dtype
         return
     for result in _results_of_graphs(program, stage, name):
         cast = cast_of_result(result)
@@ -98,7 +99,7 @@ def _casts_of(program: Program, stage: Function, name: str) -> Iterator[tuple[st
 
 
 def _casts_of_types(source: Type, target: Type) -> Iterator[tuple[str, str]]:
-    """The casts of an operation `cast` of the language from floats to integers or to 16-bit floats."""
+    """(source, target), names of dtypes, for each leaf that a `cast` of types makes an integer or a 16-bit float."""
     for a, b in zip(flat(source), flat(target), strict=True):
         if isinstance(a, TensorType) and isinstance(b, TensorType) and "float" in a.dtype.name:
             narrows = b.dtype.name in _HALVES and a.dtype.name not in _HALVES
@@ -148,7 +149,11 @@ def _results_of_graphs(program: Program, stage: Function, name: str) -> Iterator
 
 
 def _origin(by_name: dict[str, Operation], name: str) -> tuple[int, Operation | None]:
-    """The operation whose result holds a value, and the position of the value's first leaf in it."""
+    """The position of a value's first leaf in the result of the operation that holds it, and that operation.
+
+    Args:
+        by_name: the operations of the stage; a parameter is the result of none.
+    """
     start, op = 0, by_name.get(name)
     while op is not None and op.kind == "item":
         source = op.operands[0].name
@@ -161,5 +166,6 @@ def _origin(by_name: dict[str, Operation], name: str) -> tuple[int, Operation | 
 
 
 def _line_of(stage: Function, name: str) -> Location | None:
+    """The line of the operation whose result holds a value."""
     _, op = _origin({op.name: op for op in stage.operations}, name)
     return None if op is None else op.location

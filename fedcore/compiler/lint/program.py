@@ -71,15 +71,14 @@ class Program:
         return self.plan.function(stage.name)
 
     def number(self, key: Hashable) -> int:
-        """A number for equal keys, so that keys of keys stay short."""
+        """The number of a key, equal for equal keys; keys that hold numbers in place of keys stay short."""
         return self._numbers.setdefault(key, len(self._numbers))
 
     @functools.cached_property
     def folds(self) -> list[ClientFold]:
         """The folds of `stages` whose results reach the server."""
         by_name = {op.name: op for op in self.stages.main.operations}
-        merges = [op for op in by_name.values() if op.kind == "merge"]
-        folds = [(fold_of(merge, by_name), merge) for merge in merges]
+        folds = [(fold_of(op, by_name), op) for op in by_name.values() if op.kind == "merge"]
         types = self.stages.main.types()
         return [
             ClientFold(
@@ -93,11 +92,11 @@ class Program:
 
     @functools.cached_property
     def graph_calls(self) -> list[GraphCall]:
-        """The graphs that the stages of `stages` call, by other functions too."""
+        """The graphs that the stages of `stages` call, themselves or by functions that they name."""
         return [call for stage in self.stages.stages() for call in self.graph_calls_of(stage)]
 
     def graph_calls_of(self, stage: Function) -> Iterator[GraphCall]:
-        """The graphs that one stage calls; a function that it names twice is visited once."""
+        """The graphs that one stage calls, itself or by functions; a function that is named twice is visited once."""
         visited, waiting = {stage.name}, [stage]
         while waiting:
             for op in waiting.pop().operations:

@@ -88,13 +88,14 @@ def lint(module: Module, *, without: Iterable[str] = ()) -> list[Finding]:
     return sorted((f for f in findings if not _is_allowed(f)), key=_position)
 
 
-def _position(finding: Finding) -> tuple:
+def _position(finding: Finding) -> tuple[str, int]:
+    """The file and the line, by which findings are sorted."""
     location = finding.location
     return ("", 0) if location is None else (location.file, location.line)
 
 
 def _is_allowed(finding: Finding) -> bool:
-    """Whether the source line says that its author knows."""
+    """Whether a comment of the source line allows findings of the check."""
     comment = re.search(r"#\s*lint:\s*allow\s+([\w\-, ]+)", _source_line(finding.location))
     return comment is not None and finding.check in re.split(r"[\s,]+", comment[1])
 

@@ -30,7 +30,8 @@ def sent_every_round(program: Program) -> Iterator[Finding]:
     if returned is None or member_of(state.type) != member_of(returned):
         return
     origins = LeafOrigins(program.stages)
-    lines = {n: op.location for op in main.operations if op.kind == "broadcast" for n in origins.of[op.name]}
+    broadcasts = [op for op in main.operations if op.kind == "broadcast"]
+    lines = {number: op.location for op in broadcasts for number in origins.of[op.name]}
     state_origins, result_origins = origins.of[state.name], origins.of[main.result.name]
     for i, (path, leaf) in zip(nonempty_leaves(state.type), leaves(state.type), strict=True):
         number, size = state_origins[i], _size_bytes(leaf)

@@ -26,16 +26,16 @@ def sent_twice(program: Program) -> Iterator[Finding]:
     After:
         return total, fc.federated_sum(away)
     """
-    first: dict[Hashable, Location | None] = {}
+    first_lines: dict[Hashable, Location | None] = {}  # by number of a value, where it was sent first
     live = Liveness(program.stages)
     for fold in program.folds:
         numbers = _number_values(program, fold)
         sent = sent_by(program.stages, fold.fold)
-        hidden, bare = _sent_by_protocol(live, fold, set(sent))
+        hidden, in_the_open = _sent_by_protocol(live, fold, set(sent))
         for name in sent:
             line = accumulation_line(fold.stage, name) or fold.merge.location
             label = f"{user_name(sent[name].label)} : {sent[name].type}"
-            sources = _open_sources(fold, name, bare) if name in hidden else None
+            sources = _open_sources(fold, name, in_the_open) if name in hidden else None
             if sources is not None:
                 open_values = " and ".join(sorted({f"{user_name(sent[n].label)} : {sent[n].type}" for n in sources}))
                 yield Finding(
@@ -44,30 +44,33 @@ def sent_twice(program: Program) -> Iterator[Finding]:
                     line,
                 )
             number = numbers[name]
-            if number in first:
+            if number in first_lines:
                 yield Finding(
-                    f"each client sends {label} again: the server got it in the round trip of {first[number]}",
+                    f"each client sends {label} again: the server got it in the round trip of {first_lines[number]}",
                     "aggregate it there only, and use that result here",
                     line,
                 )
         for name in sent:
-            first.setdefault(numbers[name], accumulation_line(fold.stage, name) or fold.merge.location)
+            first_lines.setdefault(numbers[name], accumulation_line(fold.stage, name) or fold.merge.location)
 
 
 def _sent_by_protocol(live: Liveness, fold: ClientFold, sent: set[str]) -> tuple[set[str], set[str]]:
-    """The values that secure sums need, and those that the rest of the partial needs."""
+    """The names of the sent values that secure sums need, and of those that the rest of the partial needs.
+
+    Args:
+        sent: the names of all values that clients send.
+    """
     partial = fold.stage.parameters[0]
     tensors = nonempty_leaves(partial.type)
-    marks = fold.merge.attributes.get("secure", (OPEN,) * len(tensors))
-    hidden: set[str] = set()
-    bare: set[str] = set()
-    for leaf, mark in zip(tensors, marks, strict=True):
+    ranges = fold.merge.attributes.get("secure", (OPEN,) * len(tensors))
+    hidden, in_the_open = set[str](), set[str]()
+    for leaf, range_ in zip(tensors, ranges, strict=True):
         names = sent_for(live.of(fold.stage, frozenset([leaf])), fold.stage, sent)
-        (bare if mark == OPEN else hidden).update(names)
-    return hidden, bare
+        (in_the_open if range_ == OPEN else hidden).update(names)
+    return hidden, in_the_open
 
 
-def _open_sources(fold: ClientFold, name: str, bare: set[str]) -> set[str] | None:
+def _open_sources(fold: ClientFold, name: str, in_the_open: set[str]) -> set[str] | None:
     """The values in the open that a value is computed from; None if it also depends on other values of the client."""
     by_name = {op.name: op for op in fold.stage.operations}
     arguments = [o for o in fold.fold.operands if isinstance(o, Ref)]
@@ -77,7 +80,7 @@ def _open_sources(fold: ClientFold, name: str, bare: set[str]) -> set[str] | Non
     visited, waiting = {name}, [name]
     while waiting:
         current = waiting.pop()
-        if current in bare:
+        if current in in_the_open:
             sources.add(current)
         elif current not in shared:
             op = by_name.get(current)
@@ -100,7 +103,12 @@ def _number_values(program: Program, fold: ClientFold) -> dict[str, Hashable]:
 
 
 def _number(program: Program, stage: Function, op: Operation, numbers: dict[str, Hashable]) -> Hashable:
-    if op.kind == "message" and "secure" in op.attributes:
+    """The value number of an operation's result.
+
+    Args:
+        numbers: by name, the value numbers of the operands.
+    """
+    if op.kind == "message" and "secure" in op.attributes:  # it only marks its operand
         return numbers[op.operands[0].name]
     operands = []
     for operand in op.operands:

@@ -8,7 +8,7 @@ from fedcore.compiler.lint.registry import Finding, lint_check
 from fedcore.errors import Location
 
 _SHOWN = 4
-"""Tensors that a finding names."""
+"""The most tensors that a finding names."""
 
 
 @lint_check("unaggregated")
