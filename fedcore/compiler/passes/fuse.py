@@ -31,7 +31,7 @@ from fedcore.ir.module_builder import rename_symbols
 from fedcore.ir.operations import lookup
 from fedcore.ir.structural import call, item
 from fedcore.ir.value_names import ValueNames
-from fedcore.types import CLIENTS, FunctionType, SequenceType, StructType, Type, contains
+from fedcore.types import FunctionType, SequenceType, StructType, Type, contains
 
 if TYPE_CHECKING:
     from fedcore.graphs.capture.graph_capture import TracedGraph
@@ -158,15 +158,14 @@ def _is_sequence_or_function(type_: Type) -> bool:
     return isinstance(type_, SequenceType | FunctionType)
 
 
-def _graph_keys(function: Function, recomputed: Set[str]) -> GraphKeys:
+def _graph_keys(function: Function, partial: str | None, recomputed: Set[str]) -> GraphKeys:
     """The keys of all operations and parameters. Operations with equal keys can be merged into one graph.
 
     Args:
+        partial: the parameter that holds the partial; None if there is none.
         recomputed: the operations that follow from what clients send, see `ClientCut`.
     """
-    keys = {
-        p.name: (DEPENDENT if p.name == "partial" and i == 0 else ALONE, 0) for i, p in enumerate(function.parameters)
-    }
+    keys = {p.name: (DEPENDENT if p.name == partial else ALONE, 0) for p in function.parameters}
     in_graphs, outside = set[str](), _find_outside_graphs(function)
     for op in function.operations:
         names = [o.name for o in op.operands if isinstance(o, Ref)]
@@ -198,18 +197,12 @@ def _is_used_outside(function: Function, op: Operation, inside: set[str], users:
     return function.result == Ref(op.name) or any(user.name not in inside for user in users[op.name])
 
 
-def _is_fold_stage(function: Function) -> bool:
-    return function.placement == CLIENTS and bool(function.parameters) and function.parameters[0].name == "partial"
-
-
-def _find_open_structs(function: Function, run: list[Operation], output_names: set[str]) -> list[Operation]:
+def _find_open_structs(run: list[Operation], output_names: set[str]) -> list[Operation]:
     """The structs of the client contribution, which are put together outside of the graph so that their parts show.
 
     Args:
         output_names: the operations of the run whose results the graph returns; gets the operands of the structs.
     """
-    if not _is_fold_stage(function):
-        return []
     inside = {op.name for op in run}
     structs = []
     for op in reversed(run):
@@ -217,11 +210,6 @@ def _find_open_structs(function: Function, run: list[Operation], output_names: s
             structs.append(op)
             output_names.update(o.name for o in op.operands if o.name in inside)
     return structs[::-1]
-
-
-def _partial(function: Function) -> str | None:
-    """Name of the parameter of a fold's stage that holds the partial."""
-    return function.parameters[0].name if _is_fold_stage(function) else None
 
 
 class _Fusion:
@@ -242,7 +230,11 @@ class _Fusion:
                 self.recomputed[op.operands[1].name] = client_cut(module, op).recomputed
 
     def _keys(self, function: Function) -> GraphKeys:
-        return _graph_keys(function, self.recomputed.get(function.name, frozenset()))
+        return _graph_keys(function, self._partial(function), self.recomputed.get(function.name, frozenset()))
+
+    def _partial(self, function: Function) -> str | None:
+        """The parameter that holds the partial, the first of a fold's stage; None in other functions."""
+        return function.parameters[0].name if function.name in self.broadcasts else None
 
     def changes(self, function: Function) -> bool:
         """Whether a run of the function becomes another graph."""
@@ -308,7 +300,8 @@ class _Fusion:
         """
         inside = {op.name for op in run}
         output_names = {op.name for op in run if _is_used_outside(function, op, inside, users)}
-        opened = _find_open_structs(function, run, output_names) if not dependent else []
+        is_contribution = self._partial(function) is not None and not dependent
+        opened = _find_open_structs(run, output_names) if is_contribution else []
         output_names -= {op.name for op in opened}
         outputs = []
         for op in (op for op in run if op.name in output_names):
@@ -434,5 +427,5 @@ class _Fusion:
             placement=None,
         )
         whole = attrs.evolve(function, operations=(*function.operations, *run))
-        element_names = ValueNames(whole).distinct([op.name for op in outputs], unnamed=_partial(function))
+        element_names = ValueNames(whole).distinct([op.name for op in outputs], unnamed=self._partial(function))
         return trace_operations(self.module, local, list(inputs), element_names)
