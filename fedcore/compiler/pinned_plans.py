@@ -28,11 +28,15 @@ class PinnedPlans:
 
     Guarantees:
       - A program never gets a plan that was made for another program.
+
+    Args:
+        plans: pairs of a source, for messages, and a plan. Of several plans of a program, the last one counts.
+    Raises:
+        FedcoreError: a plan is not pinned.
     """
 
     def __init__(self, plans: Iterable[tuple[str, Module]]) -> None:
-        """`plans`: pairs of a source, for messages, and a plan."""
-        self._plans: dict[str, tuple[str, Module]] = {}
+        self._plans: dict[str, tuple[str, Module]] = {}  # by digest of the traced program
         for source, plan in plans:
             self._plans[_program_of(source, plan)] = (source, plan)
 
@@ -45,7 +49,7 @@ class PinnedPlans:
         Raises:
             FedcoreError: there is no file, a file is not a pinned plan, or its graphs hold operations that are not
                 allowed.
-            TypeMismatch: the path is none.
+            TypeMismatch: `path` is no path.
         """
         if not isinstance(path, str | os.PathLike):
             raise TypeMismatch(f"plans is the path of a pinned plan or of a directory of them, not {brief(path)}")
@@ -82,6 +86,7 @@ class PinnedPlans:
 
 
 def _read(file: Path, *, trusted: bool) -> Module:
+    """The verified module of a file; errors name the file."""
     try:
         module = verify(bundle.read(file))
         if module.graphs:
@@ -96,6 +101,7 @@ def _read(file: Path, *, trusted: bool) -> Module:
 
 
 def _program_of(source: str, plan: Module) -> str:
+    """The digest of the traced program for which a plan is pinned."""
     program = plan.main.attributes.get(PROGRAM)
     if plan.stage != "planned" or not isinstance(program, str):
         raise FedcoreError(f"{source} is no pinned plan but a {plan.stage} module; fedcore tune writes pinned plans")

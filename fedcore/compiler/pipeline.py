@@ -35,13 +35,13 @@ def pipeline_with(plan_options: Mapping[str, object], pipeline: str = "default")
 @functools.lru_cache(maxsize=64)
 def _expand(pipeline: str, plan_options: tuple[tuple[str, str], ...]) -> str:
     items = []
-    for name, own in _items(pipeline):
-        options = {**dict(plan_options), **own} if name == "plan" else own
-        items.append(_format_item(name, options))
+    for name, options in _items(pipeline):
+        items.append(_format_item(name, {**dict(plan_options), **options} if name == "plan" else options))
     return ",".join(items)
 
 
 def _format_item(name: str, options: Mapping[str, str]) -> str:
+    """A pass with its options, as a pipeline's text has it."""
     return f"{name}{{{','.join(f'{key}={value}' for key, value in options.items())}}}" if options else name
 
 
@@ -115,7 +115,7 @@ def parse_pipeline(text: str, get: Callable[[str], Any] | None = None) -> list[t
     """
     if not isinstance(text, str):
         raise TypeMismatch(f"a pipeline is a text, such as 'default,mine', not {brief(text)}")
-    return [(pass_ := (get or get_pass)(name), _options(pass_, options)) for name, options in _items(text)]
+    return [(pass_ := (get or get_pass)(name), _parse_options(pass_, options)) for name, options in _items(text)]
 
 
 def _items(text: str) -> Iterator[tuple[str, dict[str, str]]]:
@@ -127,7 +127,7 @@ def _items(text: str) -> Iterator[tuple[str, dict[str, str]]]:
             raise FedcoreError(
                 f"the pipeline {text!r} is not understood at {text[position:]!r}: write 'a,b{{option=1}}'"
             )
-        name, options = match[1], _pairs(match[1], match[2] or "")
+        name, options = match[1], _split_options(match[1], match[2] or "")
         position = match.end()
         if name not in NAMED:
             yield name, options
@@ -135,13 +135,15 @@ def _items(text: str) -> Iterator[tuple[str, dict[str, str]]]:
         inner = list(_items(NAMED[name]))
         if options and not any(pass_name == "plan" for pass_name, _ in inner):
             raise FedcoreError(f"{name} is the pipeline {NAMED[name]}: only its passes take options")
-        for pass_name, own in inner:
-            yield pass_name, {**own, **options} if pass_name == "plan" else own
+        for pass_name, inner_options in inner:
+            yield pass_name, {**inner_options, **options} if pass_name == "plan" else inner_options
 
 
-def _pairs(name: str, text: str) -> dict[str, str]:
-    """The options of `a=1,b=2`, unparsed.
+def _split_options(name: str, text: str) -> dict[str, str]:
+    """The texts of the options in `a=1,b=2`.
 
+    Args:
+        name: of their pass, for the message.
     Raises:
         FedcoreError: an option has no value.
     """
@@ -154,7 +156,7 @@ def _pairs(name: str, text: str) -> dict[str, str]:
     return options
 
 
-def _options(pass_: Pass, texts: dict[str, str]) -> dict[str, object]:
+def _parse_options(pass_: Pass, texts: dict[str, str]) -> dict[str, object]:
     """The options of a pass, each parsed to the type of its default.
 
     Raises:
@@ -165,10 +167,10 @@ def _options(pass_: Pass, texts: dict[str, str]) -> dict[str, object]:
         if key not in defaults:
             text = f"{key}={value}"
             raise FedcoreError(f"the pass {pass_.name} has no option {text!r}; it has {', '.join(defaults) or 'none'}")
-    return {key: _option_value(pass_, key, value, defaults[key]) for key, value in texts.items()}
+    return {key: _parse_option(pass_, key, value, defaults[key]) for key, value in texts.items()}
 
 
-def _option_value(pass_: Pass, key: str, value: str, default: object) -> bool | int | str:
+def _parse_option(pass_: Pass, key: str, value: str, default: object) -> bool | int | str:
     if isinstance(default, bool):
         if value not in ("true", "false"):
             raise FedcoreError(f"the option {key} of {pass_.name} is true or false, not {brief(value)}")

@@ -73,7 +73,7 @@ def _key(module: Module, pipeline: str) -> str | None:
 
 
 def _plan_of(stored: Module, key: str, module: Module) -> Module | None:
-    """The plan as compiled, without its key; None if its key or its type is another program's."""
+    """The plan of a traced module as it was compiled, without its key; None if it is that of another program."""
     attributes = dict(stored.main.attributes)
     if stored.stage != "planned" or attributes.pop(PROGRAM, None) != key:
         return None

@@ -219,7 +219,7 @@ class _Fusion:
         self.module = module
         self.target = ModuleBuilder(module.stage)
         self.target.blobs.update(module.blobs)
-        self.names: dict[str, str] = {}  # of functions and graphs: by the name in `module`, the name in `target`
+        self.names: dict[str, str] = {}  # by name of a function or graph in `module`, its name in `target`
         types = module.main.types()
         self.broadcasts: dict[str, int] = {}  # by name of a fold's stage, the number of broadcasts among its operands
         self.recomputed: dict[str, Set[str]] = {}  # by name of a fold's stage, see `ClientCut.recomputed`
@@ -266,7 +266,7 @@ class _Fusion:
         for unit in _units(function, runs):
             if id(unit) in run_ids:
                 side, _ = keys[unit[0].name]
-                self._fuse(builder, function, unit, bindings, users, contributions, dependent=side == DEPENDENT)
+                self._fuse_run(builder, function, unit, bindings, users, contributions, dependent=side == DEPENDENT)
                 continue
             (op,) = unit
             operands = [bindings[o.name] if isinstance(o, Ref) else self._symbol(builder, o.name) for o in op.operands]
@@ -280,7 +280,7 @@ class _Fusion:
             location=function.location,
         )
 
-    def _fuse(
+    def _fuse_run(
         self,
         builder: Builder,
         function: Function,
@@ -294,8 +294,9 @@ class _Fusion:
         """Replaces a run by one call; binds the results that are used outside of the run.
 
         Args:
+            builder: of the new function.
+            function: the function of the run.
             bindings: by the names of `function`, the values of `builder`; gets the results of the run.
-            users: see `_users`.
             dependent: whether the run depends on the partial.
         """
         inside = {op.name for op in run}
@@ -333,7 +334,13 @@ class _Fusion:
         *,
         dependent: bool,
     ) -> None:
-        """Calls the graph of a run, and binds its outputs. The graph leaves out what clients would send twice."""
+        """Calls the graph of a run, and binds its outputs; see `_fuse_run`.
+
+        The graph does not return constants and leaves that clients send anyway: these are put together outside of it.
+
+        Args:
+            outputs: the operations of the run whose results are used outside of it.
+        """
         inside = {op.name for op in run}
         operands = [o.name for op in run for o in op.operands if isinstance(o, Ref)]
         inputs = {name: bindings[name].type for name in operands if name not in inside}
