@@ -103,7 +103,7 @@ class _Rewrite:
             self.constants.add(op.name)
 
     def _rewrite(self, op: Operation) -> Ref | Operation:
-        """What takes the place of `op`: an operation, perhaps `op` itself, or a binding that has its value already."""
+        """The replacement of `op`: an operation, perhaps `op` itself, or a binding that has its value already."""
         if op.kind == "item":
             return self._item(op)
         if op.kind == "struct":

@@ -386,7 +386,7 @@ class _Fusion:
         )
 
     def _contributions(self, function: Function, keys: GraphKeys) -> Contributions:
-        """What clients contribute in the stage of a fold; nothing in other functions."""
+        """The contributions of clients in the stage of a fold; none in other functions."""
         if function.name not in self.broadcasts:
             return Contributions()
         dependent = {name for name, (side, _) in keys.items() if side == DEPENDENT}
