@@ -71,6 +71,7 @@ class Inliner:
         return run_steps(self._symbol(builder, name))
 
     def _symbol(self, builder: Builder, name: str) -> Steps:
+        """Steps of `symbol`."""
         if name not in self._names:
             node = self.symbols[name]
             added = self.target.add(node) if isinstance(node, Graph) else (yield self._rebuild(node))
@@ -100,6 +101,7 @@ class Inliner:
         return run_steps(self._body(builder, function, arguments, salt))
 
     def _body(self, builder: Builder, function: Function, arguments: list, salt: str = "") -> Steps:
+        """Steps of `body`."""
         arguments = yield self._match_parameters(builder, function, arguments)
         bindings = dict(zip((p.name for p in function.parameters), arguments, strict=True))
 

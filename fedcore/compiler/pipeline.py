@@ -171,6 +171,7 @@ def _parse_options(pass_: Pass, texts: dict[str, str]) -> dict[str, object]:
 
 
 def _parse_option(pass_: Pass, key: str, value: str, default: object) -> bool | int | str:
+    """The value of an option, of the type of its default."""
     if isinstance(default, bool):
         if value not in ("true", "false"):
             raise FedcoreError(f"the option {key} of {pass_.name} is true or false, not {brief(value)}")

@@ -49,6 +49,7 @@ class StoredPlans:
         return _plan_of(plan, key, module)
 
     def put(self, module: Module, plan: Module, pipeline: str = DEFAULT_PIPELINE) -> None:
+        """Stores the plan of a traced module."""
         key = _key(module, pipeline)
         if key is None:
             return

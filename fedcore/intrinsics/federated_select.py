@@ -47,6 +47,8 @@ def federated_select(
 def select_by_broadcast(
     client_keys: Value, max_key: Value, server_val: Value, select_fn: Callable[[Value, Value], Value]
 ) -> Value:
+    """The lowering of both selections: clients get all of `server_val`, and take their slices themselves."""
+
     def slices(keys: Value, last: Value, value: Value) -> Value:
         clipped = minimum(maximum(keys, 0), last)
         return sequence_map(lambda key: select_fn(value, key), sequence_from_rows(clipped))

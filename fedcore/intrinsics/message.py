@@ -18,6 +18,7 @@ def _typing(types: Sequence[Type], attributes: Attributes) -> Type:
         return types[0]
 
     def message_type(leaf: TensorType) -> TensorType:
+        """The type of a leaf that crosses: an encoder's bytes become a code."""
         is_code = leaf.dtype.name == "uint8" and leaf.rank == 1
         return TensorType("code", leaf.shape) if is_code else leaf
 

@@ -65,6 +65,7 @@ def _check_partial(name: str, result: Type, partial: Type) -> None:
 
 
 def _fold_typing(types: Sequence[Type], attributes: Attributes) -> Type:
+    """The client value of the partials of blocks; with `keeps`, a struct of it and of the kept values."""
     zero, stage, *arguments = types
     members = [_at(t, CLIENTS) for t in arguments]
     if any(is_all_equal(t) for t in arguments[split_operands(arguments) :]):

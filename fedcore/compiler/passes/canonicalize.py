@@ -121,6 +121,8 @@ class _Rewrite:
         op = self.producers.get(operand.name) if isinstance(operand, Ref) else None
         return op if op is not None and op.kind == kind else None
 
+    # The rules, one for each kind; `canonicalize` lists them by examples.
+
     def _item(self, op: Operation) -> Ref | Operation:
         index = op.attributes["index"]
         struct = self._producer(op.operands[0], "struct")
@@ -157,6 +159,7 @@ class _Rewrite:
         return self._if_same_type(whole.pop(), op)
 
     def _zip(self, op: Operation) -> Operation:
+        """The zip of a struct that has zips as elements; of a new struct, which has their operands in their place."""
         struct = self._producer(op.operands[0], "struct")
         if struct is None:
             return op
@@ -165,7 +168,7 @@ class _Rewrite:
             return op
         parts = [o if z is None else z.operands[0] for o, z in zip(struct.operands, inner, strict=True)]
         name = f"{op.name}_flat"
-        if name in self.types:  # rare: the zip stays nested
+        if name in self.types:  # the program has this name: the zip stays nested
             return op
         assert isinstance(struct.type, StructType)
         type_ = struct.type.with_types([self.types[p.name] for p in parts])

@@ -330,6 +330,11 @@ class _DeadLeafElimination:
         )
 
     def _fold(self, op: Operation, zero: Function, stage: Function, trees: list[_Tree], live_leaves: Leaves) -> _Tree:
+        """Folds for the live leaves of its result; zero and stage read the same leaves of the broadcasts.
+
+        Args:
+            trees: of the operands, broadcasts first.
+        """
         keeps = bool(op.attributes.get("keeps"))
         partial_type = elements_of(stage.result_type)[0] if keeps else stage.result_type
         partial = within(live_leaves, 0, partial_type)
