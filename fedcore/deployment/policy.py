@@ -7,10 +7,7 @@ and what would leave is checked before it does. Each rule has a name, which a re
 
 import math
 import os
-import threading
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -18,22 +15,20 @@ import numpy as np
 
 from fedcore.compiler.client_data import ARGUMENT, NotFollowed
 from fedcore.compiler.client_outputs import ClientOutput, ClientOutputs
-from fedcore.compiler.leaf_sets import NOTHING, Leaves, count, everything, flat
-from fedcore.compiler.liveness import Liveness
+from fedcore.deployment.client_stage_uses import leaves_read, operations_used
 from fedcore.deployment.record_privacy import NoisyPasses, epsilon, mechanisms_of, passes_in
-from fedcore.deployment.site_log import MAX_TEXTS, SiteLog
-from fedcore.errors import FedcoreError, InvalidValue, Location, brief
-from fedcore.graphs.graphdef.form.operations import operations_of
+from fedcore.deployment.sent_numbers import joint_norm, measured_std
+from fedcore.deployment.site_log import MAX_TEXTS, RunsToday, SiteLog
+from fedcore.errors import FedcoreError, Location
 from fedcore.intrinsics.secure_ranges import OPEN
 from fedcore.intrinsics.sent_names import readable_list
 from fedcore.intrinsics.sent_values import sent_bits
-from fedcore.ir import Function, Module, Operation, Parameter, Ref, Symbol
+from fedcore.ir import Module
 from fedcore.privacy.events import dp_accounting
 from fedcore.runtime.client_slice import SliceResult
 from fedcore.runtime.network.plan_runner import ClientStageOf
 from fedcore.runtime.stopping import GRACE_S
-from fedcore.types import FederatedType, SequenceType, StructType, TensorType, Type, leaves
-from fedcore.types.dtypes import find_dtype
+from fedcore.types import FederatedType, StructType, TensorType, Type, leaves
 
 RULES = {
     "policy": "the site's policy can be read",
@@ -61,15 +56,12 @@ TIMED = frozenset({"AccumulateNV2", "ParallelDynamicStitch"}) | _TIMED_WITH_VARI
 """Operations of TensorFlow whose result time may decide, some of them in graphs with variables only. Decision 0329."""
 
 
-LEAST_REPLY_S = 5.0
-"""The least `reply_s` of a policy's file: a run that is stopped ends `GRACE_S` seconds later at most."""
-
-
 class Refusal(FedcoreError):
     """The policy has a rule against a request.
 
     Args:
         rule: its name, one of `RULES`.
+        why: the message.
     """
 
     def __init__(self, rule: str, why: str) -> None:
@@ -82,7 +74,7 @@ class Refusal(FedcoreError):
 
 @attrs.frozen
 class Policy:
-    """The rules of a site. A bound that is None does not hold.
+    """The rules of a site. A bound that is None is not checked.
 
     Args:
         aggregated: all that leaves does so in sums, under masks. Decision 0315.
@@ -159,45 +151,45 @@ class Policy:
         except NotFollowed as error:
             yield Refusal("ways", f"{_at(error.location)}{error}")
             return
-        checked = _Plan(outputs)
-        yield from self._check_operations(checked)
-        yield from self._check_columns(checked, data)
-        yield from self._check_values(checked)
-        yield from self._check_kept(checked)
-        yield from self._check_noise_for_records(checked)
+        yield from self._check_operations(outputs)
+        yield from self._check_columns(outputs, data)
+        yield from self._check_client_values(outputs)
+        yield from self._check_kept_sizes(outputs)
+        yield from self._check_noise_for_records(outputs)
         for fold in outputs.folds:
-            forms = [outputs.of(fold, masked=masked) for masked in self._forms(outputs, fold)]
-            refusals = (r for form in forms for r in self._check_outputs(form, checked.by_name[fold], outputs))
-            yield from {(refusal.rule, str(refusal)): refusal for refusal in refusals}.values()
+            refusals = (r for masked in self._maskings(outputs, fold) for r in self._check_fold(outputs, fold, masked))
+            yield from {(refusal.rule, str(refusal)): refusal for refusal in refusals}.values()  # equal ones once
 
-    def _forms(self, outputs: ClientOutputs, fold: str) -> list[bool]:
+    def _maskings(self, outputs: ClientOutputs, fold: str) -> list[bool]:
         """Whether a session of secure sums masks what leaves by a fold: all cases that the policy allows."""
         if not outputs.is_secure(fold):
             return [False]
         return [True] if self.aggregated else [True, False]
 
-    def _check_outputs(
-        self, outputs: Sequence[ClientOutput], fold: Operation, plan_outputs: ClientOutputs
-    ) -> Iterator[Refusal]:
-        for o in outputs:
-            at = _at(o.location)
-            if self.aggregated and not o.secure:
-                yield Refusal("aggregated", f"{at}{o} leaves outside of a secure sum")
-            if self.draws_seed and o.depends and not o.draws and self._needs_noise(o, plan_outputs):
-                yield Refusal("noise", f"{at}{o} leaves without noise")
-            if o.bits is None and self._fixes_size(o):
-                yield Refusal("sizes", f"{at}{o} has no fixed size")
-            if o.depends and not _is_number(o.type):
+    def _check_fold(self, plan_outputs: ClientOutputs, fold: str, masked: bool) -> Iterator[Refusal]:
+        """Refuses tensors that leave by a fold, and their size together."""
+        outputs = plan_outputs.of(fold, masked=masked)
+        for output in outputs:
+            line = _at(output.location)
+            if self.aggregated and not output.secure:
+                yield Refusal("aggregated", f"{line}{output} leaves outside of a secure sum")
+            lacks_noise = output.depends and not output.draws
+            if self.draws_seed and lacks_noise and self._needs_noise(output, plan_outputs):
+                yield Refusal("noise", f"{line}{output} leaves without noise")
+            if output.bits is None and self._needs_fixed_size(output):
+                yield Refusal("sizes", f"{line}{output} has no fixed size")
+            if output.depends and not _has_numbers(output.type):
                 if self.clip is not None:
-                    yield Refusal("clip", f"{at}{o} leaves, which has no norm")
+                    yield Refusal("clip", f"{line}{output} leaves, which has no norm")
                 if self.noise_std is not None:
-                    yield Refusal("noise_std", f"{at}{o} leaves, whose noise is not measured")
-        bits = sum(o.bits or 0 for o in outputs)
+                    yield Refusal("noise_std", f"{line}{output} leaves, whose noise is not measured")
+        bits = sum(output.bits or 0 for output in outputs)
         if self.bits is not None and bits > self.bits:
-            yield Refusal("bits", f"{_at(fold.location)}a client sends {bits} bits; at most {self.bits} may leave")
+            line = _at(plan_outputs.data.stages[fold].op.location)
+            yield Refusal("bits", f"{line}a client sends {bits} bits; at most {self.bits} may leave")
 
-    def _fixes_size(self, output: ClientOutput) -> bool:
-        """Whether a value that leaves needs a type that fixes its size, since an open size could tell of the data."""
+    def _needs_fixed_size(self, output: ClientOutput) -> bool:
+        """Whether the type of a value that leaves has to fix its size, since an open size could tell of the data."""
         bounds = (self.bits, self.clip, self.noise_std)
         return (
             self.aggregated
@@ -207,15 +199,16 @@ class Policy:
         )
 
     def _needs_noise(self, output: ClientOutput, outputs: ClientOutputs) -> bool:
-        """Whether a value has to have noise: all, or those of the policy's names and what leaves outside of masks.
+        """Whether a tensor that leaves has to have noise, where the policy asks for noise.
 
-        Where a plan has no value of these names, each of more than one number has to.
+        All have to; or, where `noise` is a set of names, those of these names and those that leave outside of masks.
+        In a plan without a tensor of these names, each of more than one number has to.
         """
         if isinstance(self.noise, bool) or not output.secure:
             return True
         names = self.noise
-        folds = ((fold, masked) for fold in outputs.folds for masked in self._forms(outputs, fold))
-        if any(_is_named(o, names) for fold, masked in folds for o in outputs.of(fold, masked=masked)):
+        folds = ((fold, masked) for fold in outputs.folds for masked in self._maskings(outputs, fold))
+        if any(_is_named(other, names) for fold, masked in folds for other in outputs.of(fold, masked=masked)):
             return _is_named(output, names)
         return not _is_single(output.type)
 
@@ -230,9 +223,10 @@ class Policy:
         what = "is not signed by a key of the policy" if self.signers is not None else "is none that the policy lists"
         yield Refusal("plans", f"the plan {plan.digest()} {what}")
 
-    def _check_operations(self, checked: "_Plan") -> Iterator[Refusal]:
-        for location, names in checked.operations():
-            timed = names & TIMED if "VarHandleOp" in names else names & TIMED - _TIMED_WITH_VARIABLES
+    def _check_operations(self, outputs: ClientOutputs) -> Iterator[Refusal]:
+        for location, names in operations_used(outputs):
+            has_variables = "VarHandleOp" in names
+            timed = names & (TIMED if has_variables else TIMED - _TIMED_WITH_VARIABLES)
             if timed:
                 why = "which thread comes first may decide its result"
                 yield Refusal("operations", f"{_at(location)}{', '.join(sorted(timed))}: {why}")
@@ -242,39 +236,44 @@ class Policy:
             if wrong:
                 yield Refusal("operations", f"{_at(location)}{', '.join(sorted(wrong))}")
 
-    def _check_columns(self, checked: "_Plan", data: Any) -> Iterator[Refusal]:
+    def _check_columns(self, outputs: ClientOutputs, data: Any) -> Iterator[Refusal]:
         if self.columns is None:
             return
-        for location, leaf in checked.read_leaves():
+        for location, leaf in leaves_read(outputs):
             names = (leaf,) if data is None else data.columns_of(leaf)
             wrong = [name for name in names if name not in self.columns]
             if wrong:
                 yield Refusal("columns", f"{_at(location)}reads {', '.join(wrong)}")
 
-    def _check_values(self, checked: "_Plan") -> Iterator[Refusal]:
-        if not self.client_values and _has_client_values(checked.plan.main.result_type):
-            yield Refusal("values", f"{_at(checked.line_of_result())}the result has values of single clients")
+    def _check_client_values(self, outputs: ClientOutputs) -> Iterator[Refusal]:
+        if self.client_values or not _has_client_values(outputs.plan.main.result_type):
+            return
+        stage_ops = [flow.op for flow in outputs.data.stages.values()]
+        keeping = (op for op in reversed(stage_ops) if op.kind == "collect" or op.attributes.get("keeps"))
+        line = next((op.location for op in keeping), None)
+        yield Refusal("values", f"{_at(line)}the result has values of single clients")
 
-    def _check_kept(self, checked: "_Plan") -> Iterator[Refusal]:
+    def _check_kept_sizes(self, outputs: ClientOutputs) -> Iterator[Refusal]:
         """Refuses kept values whose type does not fix the size: room and time of later runs would tell it.
         Decision 0315.
         """
-        for flow in checked.flows.values() if self.aggregated else ():
+        for flow in outputs.data.stages.values() if self.aggregated else ():
             for _, leaf in [] if flow.kept_type is None else leaves(flow.kept_type):
                 if sent_bits(leaf, OPEN) is None:
                     yield Refusal("sizes", f"{_at(flow.op.location)}a stage keeps {leaf}, which has no fixed size")
 
-    def _check_noise_for_records(self, checked: "_Plan") -> Iterator[Refusal]:
-        for flow in checked.flows.values():
+    def _check_noise_for_records(self, outputs: ClientOutputs) -> Iterator[Refusal]:
+        """Refuses stages that read the site's data, and whose privacy loss cannot be bounded or counted."""
+        for flow in outputs.data.stages.values():
             if all(source.kind != ARGUMENT for source in flow.sources):
                 continue
             try:
-                if not mechanisms_of(checked.plan, flow.stage.name):
+                if not mechanisms_of(outputs.plan, flow.stage.name):
                     why = "" if self.max_epsilon is None else "reads the site's data without noise for its records"
                 elif self.max_epsilon is not None and self.digests is None and self.signers is None:
                     why = (
                         "says its noise itself, which holds if somebody has read the plan\n"
-                        f'  fix: digests = ["{checked.plan.digest()}"] in the policy, or signers'
+                        f'  fix: digests = ["{outputs.plan.digest()}"] in the policy, or signers'
                     )
                 else:
                     dp_accounting()  # a run counts its noise, also without a bound
@@ -288,8 +287,8 @@ class Policy:
         """Counts a run's privacy loss before it begins, in the log.
 
         Args:
-            new: passes over the site's data with noisy gradients.
-            facts: which run it is.
+            new: the run's passes over the site's data with noisy gradients.
+            facts: of the run, for the line of the log.
         Raises:
             Refusal: the epsilon of all runs would exceed `max_epsilon`.
         """
@@ -317,10 +316,10 @@ class Policy:
         """
         if stage.partial_type is not None and (clients or 0) < self.clients:
             fix = " (fc.runtime.masked(threshold=…) sets how many may be lost)" if masks else ""
-            raise Refusal("clients", f"{clients} clients are in the sum; it needs {self.clients}{fix}")
+            raise Refusal("clients", f"{clients or 0} clients are in the sum; it needs {self.clients}{fix}")
         if self.aggregated and stage.work.secure and not masks:
             raise Refusal("aggregated", "the server asks for a sum without masks")
-        runs = _Runs(log)
+        runs = RunsToday(log)
         if self.rounds_per_day is not None and runs.count >= self.rounds_per_day:
             raise Refusal("rounds_per_day", f"this day has had {runs.count} runs")
         if self.aggregated and self.failures_per_day is not None and runs.failures >= self.failures_per_day:
@@ -334,7 +333,7 @@ class Policy:
         return sum(o.bits or 0 for o in ClientOutputs.cached(plan).of(stage.work.operation, masked=masked))
 
     def count_bits(self, plan: Module, stage: ClientStageOf, result: SliceResult, *, masked: bool) -> int:
-        """The bits that leave with a result."""
+        """The bits that leave with a result: of values sent in rows or as codes the measured ones, else the planned."""
         if masked:
             return self.planned_bits(plan, stage, masked=True)
         outputs = ClientOutputs.cached(plan).of(stage.work.operation, masked=False)
@@ -352,7 +351,7 @@ class Policy:
         if self.bits is not None and bits > self.bits:
             raise Refusal("bits", f"the client would send {bits} bits; at most {self.bits} may leave")
         if self.bits_per_day is not None and bits > planned_bits:  # it has codes, whose sizes no type fixes
-            before = _Runs(log).bits - planned_bits
+            before = RunsToday(log).bits - planned_bits
             if before + bits > self.bits_per_day:
                 raise Refusal("bits_per_day", f"{before} bits have left this day, and {bits} more would")
 
@@ -375,18 +374,16 @@ class Policy:
         """
         plan_outputs = ClientOutputs.cached(plan)
         outputs = plan_outputs.of(stage.work.operation, masked=masked)
-        if self.clip is not None:
-            norm = math.sqrt(sum(float(np.square(_numbers(array)).sum()) for array in numbers if _is_numeric(array)))
-            if not norm <= self.clip:
-                at = _at(stage_line(plan, stage))
-                raise Refusal("clip", f"{at}the norm of what would leave exceeds {self.clip:g}")
+        if self.clip is not None and not joint_norm(numbers) <= self.clip:  # `not <=`: a norm of NaN is refused too
+            line = plan_outputs.data.stages[stage.work.operation].op.location
+            raise Refusal("clip", f"{_at(line)}the norm of what would leave exceeds {self.clip:g}")
         if self.noise_std is None or others is None:
             return
         for output, array, other in zip(outputs, numbers, others, strict=True):
             if not output.depends or not self._needs_noise(output, plan_outputs):
                 continue
             std = measured_std(array, other)
-            if std is not None and not std >= self.noise_std:
+            if std is not None and not std >= self.noise_std:  # also NaN
                 least = f"a standard deviation of {self.noise_std:g}"
                 raise Refusal("noise_std", f"{_at(output.location)}{output.name} leaves with less noise than {least}")
 
@@ -424,52 +421,7 @@ class Policy:
         return bool(self.noise) or self.noise_std is not None
 
 
-class _Runs:
-    """Counts of this day's runs, from the log: `count`, `failures`, and the `bits` that left or may yet leave.
-
-    A run without a line of its end counts as a failure that the server has seen.
-    """
-
-    def __init__(self, log: SiteLog) -> None:
-        sizes: dict[Any, int] = {}  # by a run's number its bits: the planned ones until it has sent, then those sent
-        ended = set()
-        for line in log.today():
-            number, is_start = line.get("number"), line["what"] == "started"
-            bits = line.get("planned_bits" if is_start else "bits")  # the log has no number beyond 64 bits
-            if is_start or (bits is not None and number in sizes):
-                sizes[number] = int(bits or 0)
-            if not is_start:
-                ended.add(number)
-        self.count = len(sizes)
-        self.failures = len(sizes.keys() - ended)
-        self.bits = sum(sizes.values())
-
-
-def stage_line(plan: Module, stage: ClientStageOf) -> Location | None:
-    """The line of the stage's aggregation."""
-    return next(op.location for op in plan.main.operations if op.name == stage.work.operation)
-
-
-def measured_std(array: np.ndarray, other: np.ndarray) -> float | None:
-    """The standard deviation of noise, of two runs: that of their difference, divided by the root of 2.
-
-    It is raised by three times its own standard error, so that noise of just the bound is refused once in a thousand
-    runs. A tensor of few numbers says little: less than 5 count as noisy enough if they differ.
-
-    Returns:
-        None for a tensor without elements.
-    """
-    if not array.size and not other.size:
-        return None
-    if array.shape != other.shape or not (_is_numeric(array) and _is_numeric(other)):
-        return 0.0  # sizes that a plan draws hide what is in them
-    difference = _numbers(array) - _numbers(other)
-    std = math.sqrt(float(np.square(difference).mean()) / 2)
-    room = 1 - 3 / math.sqrt(2 * difference.size)
-    return std / room if room > 0 else (math.inf if std else 0.0)
-
-
-def _is_number(type_: Type) -> bool:
+def _has_numbers(type_: Type) -> bool:
     """Whether a tensor of the type has numbers of which a norm is computed; codes and texts have none."""
     return isinstance(type_, TensorType) and (type_.dtype.is_numeric or type_.dtype.name == "bool")
 
@@ -478,135 +430,27 @@ def _is_code(type_: Type) -> bool:
     return isinstance(type_, TensorType) and type_.dtype.name == "code"
 
 
-def _is_numeric(array: np.ndarray) -> bool:
-    return find_dtype(array.dtype) is not None and array.dtype.kind not in "OSU"
-
-
-def _numbers(array: np.ndarray) -> np.ndarray:
-    """The numbers of an array as float64; two of each complex one."""
-    if array.dtype.kind == "c":
-        return np.stack([array.real, array.imag]).astype(np.float64)
-    return array.astype(np.float64)
-
-
 def _is_single(type_: Type) -> bool:
     """Whether tensors of the type have one element."""
     return isinstance(type_, TensorType) and type_.shape is not None and all(size == 1 for size in type_.shape)
 
 
 def _is_named(output: ClientOutput, names: frozenset[str]) -> bool:
-    """Whether a tensor is a value of one of the names, or a part of it; a partial's has the names of its values."""
+    """Whether a tensor is a value of one of the policy's names, or a part of one, such as `update/k` of `update`."""
     return any(
-        part == name or (part.startswith(name) and part[len(name)] in ".[/ (")
-        for part in output.names
+        tensor_name == name or (tensor_name.startswith(name) and tensor_name[len(name)] in ".[/ (")
+        for tensor_name in output.names
         for name in names
     )
 
 
 def _at(location: Location | None) -> str:
+    """A line as the beginning of a message; nothing where it is not known."""
     return "" if location is None else f"{location}: "
 
 
-class _Plan:
-    """A plan, as rules look at it."""
-
-    def __init__(self, outputs: ClientOutputs) -> None:
-        self.plan, self.flows = outputs.plan, outputs.data.stages
-        self.by_name = outputs.data.by_name
-        self.live = Liveness(outputs.plan, counts_failures=True)
-        self.folds = [flow.op for flow in self.flows.values()]
-
-    def operations(self) -> Iterator[tuple[Location | None, set[str]]]:
-        """The TensorFlow operations of client stages, with the line that calls them."""
-        graphs = {g.name: g for g in self.plan.graphs}
-        functions = {f.name: f for f in self.plan.functions}
-        roots = [(op.location, o.name) for op in self.folds for o in op.operands if isinstance(o, Symbol)]
-        todo, visited = [(functions[name], line) for line, name in roots], set[str]()
-        while todo:
-            function, line = todo.pop(0)
-            for op in function.operations:
-                at = op.location or line
-                for symbol in (o.name for o in op.operands if not isinstance(o, Ref)):
-                    if symbol in visited:
-                        continue
-                    visited.add(symbol)
-                    if symbol in graphs:
-                        digest = graphs[symbol].digest
-                        yield at, set(operations_of(digest, self.plan.blob(digest)))
-                    elif symbol in functions:
-                        todo.append((functions[symbol], at))
-
-    def read_leaves(self) -> Iterator[tuple[Location | None, str]]:
-        """The leaves of clients' arguments that client stages use, by their names in an element."""
-        for flow in self.flows.values():
-            stage = flow.stage
-            live = self.live.of(stage, everything(stage.result_type))
-            own = stage.parameters[len(stage.parameters) - len(flow.sources) :]
-            for source, parameter in zip(flow.sources, own, strict=True):
-                if source.kind == ARGUMENT:
-                    named = Parameter(parameter.name, source.element_type)
-                    for name in self._leaf_names(stage, named, live.get(parameter.name, NOTHING)):
-                        yield _line_of_use(stage, parameter.name) or flow.op.location, name
-
-    def _leaf_names(self, stage: Function, parameter: Parameter, used: Leaves) -> Iterator[str]:
-        """The names of a client value's leaves that are used; a sequence's leaves are those of its elements.
-
-        Args:
-            parameter: of the stage, with the type by which the site makes the value.
-        """
-        whole = [i for i, leaf in enumerate(flat(parameter.type)) if not isinstance(leaf, StructType)]
-        for i, (path, leaf) in zip(whole, leaves(parameter.type), strict=True):
-            if i not in used:
-                continue
-            if isinstance(leaf, SequenceType):
-                read = self._element_reads(stage, parameter, count(leaf.element))
-                solid = [j for j, part in enumerate(flat(leaf.element)) if not isinstance(part, StructType)]
-                names = zip(solid, leaves(leaf.element), strict=True)
-                yield from (name for j, (name, _) in names if read is None or j in read)
-            else:
-                yield path
-
-    def _element_reads(self, stage: Function, parameter: Parameter, size: int) -> Leaves | None:
-        """The leaves of a sequence's elements that the stage reads; None for all of them.
-
-        A stage that returns the sequence, or uses it otherwise than by the operations of `_SEQUENCES`, counts as
-        reading all leaves.
-
-        Args:
-            parameter: the stage's parameter that is the sequence.
-            size: number of leaves of an element.
-        """
-        read, sequence = NOTHING, Ref(parameter.name)
-        if stage.result == sequence:
-            return None
-        for op in stage.operations:
-            places = [i for i, operand in enumerate(op.operands) if operand == sequence]
-            if not places:
-                continue
-            symbols = [o.name for o in op.operands if isinstance(o, Symbol)]
-            if places != [_SEQUENCES.get(op.kind)] or len(symbols) != 1:
-                return None
-            reads = self.live.argument_reads(symbols[0])[-size:]  # the element is the last argument, or all of them
-            read |= frozenset(leaf for leaf, is_read in enumerate(reads) if is_read)
-        return read
-
-    def line_of_result(self) -> Location | None:
-        """The line that makes the client value of the result."""
-        keeping = (op for op in reversed(self.folds) if op.kind == "collect" or op.attributes.get("keeps"))
-        return next((op.location for op in keeping), None)
-
-
-_SEQUENCES = {"sequence_reduce": 0, "sequence_map": 1}
-"""The place of the sequence among the operands of an operation that computes with each of its elements."""
-
-
-def _line_of_use(stage: Function, name: str) -> Location | None:
-    """The line of the first operation of a stage that uses a parameter; None if no line is known."""
-    users = (op for op in stage.operations if any(isinstance(o, Ref) and o.name == name for o in op.operands))
-    return next((op.location for op in users if op.location), None)
-
-
 def _has_client_values(type_: Type) -> bool:
+    """Whether a result of the type has values of single clients, also in structs."""
     if isinstance(type_, FederatedType):
         return type_.placement.name == "CLIENTS" and not type_.all_equal
     return isinstance(type_, StructType) and any(map(_has_client_values, type_.types))
@@ -628,80 +472,3 @@ def is_signed(digest: str, signature: bytes, keys: tuple[bytes, ...]) -> bool:
 
 SIGNED_PREFIX = b"fedcore plan "
 """Precedes the digest in what is signed, so that a signature means nothing elsewhere."""
-
-
-def read_policy(file: Path) -> Policy:
-    """The policy of a TOML file, whose keys are the arguments of `Policy`.
-
-    Raises:
-        FedcoreError: the file cannot be read, or a key or a value is none of a policy.
-    """
-    try:
-        return parse_policy(file, file.read_bytes())
-    except OSError as error:
-        raise FedcoreError(f"cannot read {file}: {error.strerror}") from None
-
-
-def parse_policy(file: Path, content: bytes) -> Policy:
-    """The policy of a file's content.
-
-    Raises:
-        FedcoreError: a key or a value is none of a policy; or there are none, as in a file that is being written.
-    """
-    try:
-        table = tomllib.loads(content.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidValue(f"{file} is no TOML: {error}") from None
-    if not table:
-        raise InvalidValue(f"{file} has no rules\n  fix: aggregated = true is a policy, with the defaults")
-    fields = attrs.fields_dict(Policy)
-    for key in table:
-        if key not in fields:
-            raise InvalidValue(f"{file}: there is no rule {key!r}; there are {', '.join(fields)}")
-    return Policy(**{key: _parse_setting(file, key, value) for key, value in table.items()})
-
-
-def _parse_setting(file: Path, key: str, value: Any) -> Any:
-    texts = isinstance(value, list) and all(isinstance(v, str) for v in value)
-    if key in ("aggregated", "client_values", "tells_failures"):
-        is_right, wants = isinstance(value, bool), "true or false"
-    elif key == "noise":
-        is_right, wants = isinstance(value, bool) or (texts and bool(value)), "true, false or a list of names"
-    elif key == "delta":
-        is_right = isinstance(value, float) and 0 < value < 1
-        wants = "a number above 0 and below 1"
-    elif key == "reply_s":
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        is_right = is_number and LEAST_REPLY_S <= value <= threading.TIMEOUT_MAX
-        wants = f"a number of seconds, {LEAST_REPLY_S:g} or more"
-    elif key in ("noise_std", "clip", "max_epsilon"):
-        is_right = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-        wants = "a number above 0"
-    elif key in ("clients", "bits", "bits_per_day", "rounds_per_day", "failures_per_day"):
-        is_right = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-        wants = "a whole number, 0 or more"
-    else:
-        is_right, wants = texts, "a list of texts"
-    if not is_right:
-        raise InvalidValue(f"{file}: {key} is {wants}, not {brief(value)}")
-    if key == "signers":
-        return tuple(public_key(file.parent / name) for name in value)
-    return frozenset(value) if isinstance(value, list) else value
-
-
-def public_key(file: Path) -> bytes:
-    """The raw bytes of an Ed25519 public key in a PEM file.
-
-    Raises:
-        FedcoreError: it is none.
-    """
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
-    try:
-        key = load_pem_public_key(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise FedcoreError(f"{file} is no public key in PEM: {error}") from None
-    if not isinstance(key, Ed25519PublicKey):
-        raise FedcoreError(f"{file} is no Ed25519 key")
-    return key.public_bytes_raw()

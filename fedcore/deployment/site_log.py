@@ -121,6 +121,27 @@ class SiteLog:
                 self._refusals += line.get("what") in _LIMITED
 
 
+class RunsToday:
+    """Counts of this day's runs, in UTC: `count`, `failures`, and the `bits` that left or may yet leave.
+
+    A run without a line of its end counts as a failure that the server has seen.
+    """
+
+    def __init__(self, log: SiteLog) -> None:
+        bits_of_run: dict[Any, int] = {}  # by the run's number: planned bits until it has sent, then those sent
+        ended = set()
+        for line in log.today():
+            number, is_start = line.get("number"), line["what"] == "started"
+            bits = line.get("planned_bits" if is_start else "bits")  # the log has no number beyond 64 bits
+            if is_start or (bits is not None and number in bits_of_run):
+                bits_of_run[number] = int(bits or 0)
+            if not is_start:
+                ended.add(number)
+        self.count = len(bits_of_run)
+        self.failures = len(bits_of_run.keys() - ended)
+        self.bits = sum(bits_of_run.values())
+
+
 def _parse(text: bytes) -> dict[str, Any] | None:
     """The facts of a line; None if it is no JSON object, such as one that a crash has cut."""
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from fedcore.deployment.policy import Policy, read_policy
+from fedcore.deployment.policy import Policy
 from fedcore.deployment.policy_file import PolicyFile
 from fedcore.deployment.site_data import Batches, FunctionData, SiteData, TableData
 from fedcore.deployment.site_sums import Identity
@@ -77,17 +77,17 @@ def read_rules(file: Path) -> tuple[Policy, SiteData | None]:
     """
     content = _content(file)
     if "data" not in content:
-        return read_policy(file), None
+        return PolicyFile(file).newest.policy, None
     policy = _text(file, "policy", content.get("policy", ""))
-    return read_policy(file.parent / policy), _data(file, content["data"])
+    return PolicyFile(file.parent / policy).newest.policy, _data(file, content["data"])
 
 
 def _content(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text())
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise FedcoreError(f"cannot read {file}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidValue(f"{file} is no TOML: {error}") from None
 
 

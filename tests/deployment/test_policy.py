@@ -14,8 +14,9 @@ import fedcore as fc
 from fedcore.compiler import compile_module, pipeline_with
 from fedcore.compiler.client_outputs import ClientOutputs
 from fedcore.compiler.liveness import Liveness
-from fedcore.deployment.policy import SIGNED_PREFIX, Policy, Refusal, measured_std, read_policy
+from fedcore.deployment.policy import SIGNED_PREFIX, Policy, Refusal
 from fedcore.deployment.policy_file import PolicyFile
+from fedcore.deployment.sent_numbers import measured_std
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_plans import read_plan
 from fedcore.errors import FedcoreError
@@ -404,13 +405,13 @@ def test_a_policy_file_names_its_mistakes(tmp_path):
     file = tmp_path / "policy.toml"
     file.write_text("agregated = true\n")
     with pytest.raises(FedcoreError, match="there is no rule 'agregated'"):
-        read_policy(file)
+        PolicyFile(file)
     file.write_text("clients = -1\n")
     with pytest.raises(FedcoreError, match="clients is a whole number, 0 or more, not -1"):
-        read_policy(file)
+        PolicyFile(file)
     file.write_text("reply_s = 0.5\n")
     with pytest.raises(FedcoreError, match=r"reply_s is a number of seconds, 5 or more, not 0\.5"):
-        read_policy(file)
+        PolicyFile(file)
 
 
 def test_a_policy_file_that_is_being_written_refuses_all(tmp_path):
@@ -422,7 +423,7 @@ def test_a_policy_file_that_is_being_written_refuses_all(tmp_path):
     with pytest.raises(Refusal, match="cannot be read"):
         policy.read()
     with pytest.raises(FedcoreError, match="has no rules"):
-        read_policy(file)
+        PolicyFile(file)
     file.write_text("clients = 9\n")
     assert policy.read().policy.clients == 9
 

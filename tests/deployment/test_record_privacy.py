@@ -14,7 +14,8 @@ from learning_programs import build_fed_avg, build_model
 
 import fedcore as fc
 from fedcore.compiler import compile_module, pipeline_with
-from fedcore.deployment.policy import Policy, read_policy
+from fedcore.deployment.policy import Policy
+from fedcore.deployment.policy_file import PolicyFile
 from fedcore.deployment.record_privacy import mechanisms_of, noisy_passes
 from fedcore.deployment.site_data import Batches
 from fedcore.errors import InvalidValue
@@ -225,4 +226,4 @@ def test_an_earlier_stage_that_has_failed_is_not_told_by_a_stage_with_noise(tmp_
 def test_a_wrong_bound_is_told(tmp_path, text):
     (tmp_path / "policy.toml").write_text(text)
     with pytest.raises(InvalidValue, match=r"is a number above 0"):
-        read_policy(tmp_path / "policy.toml")
+        PolicyFile(tmp_path / "policy.toml")
