@@ -392,18 +392,16 @@ class Policy:
         outputs = ClientOutputs.cached(plan).of(stage.work.operation, masked=masked)
         return readable_list((output.name, output.type) for output in outputs)
 
-    def own_seed(self, *, masked: bool, is_private: bool) -> int | None:
-        """A seed of a run that nobody else knows; None if the run draws by the server's.
+    def own_seed(self, plan: Module, stage: ClientStageOf, *, masked: bool) -> int | None:
+        """A new seed of a run that nobody else knows; None if the run draws by the server's.
 
         Where values leave in masked sums only, the site draws it: random numbers may be noise against the server, and a
         server that chooses the seed could choose whose values a plan lets through, or which rows a shuffle puts first.
-        Decision 0302.
-
-        Args:
-            is_private: the run's noise protects records, so that nobody else may know it.
+        So it does where the stage's noise protects records. Decision 0302.
         """
-        own = self.draws_seed or is_private or masked or self.aggregated
-        return int.from_bytes(os.urandom(8), "little", signed=True) if own else None
+        protects_records = bool(mechanisms_of(plan, stage.work.stage))
+        is_own = self.draws_seed or protects_records or masked or self.aggregated
+        return int.from_bytes(os.urandom(8), "little", signed=True) if is_own else None
 
     @property
     def run_s(self) -> float:

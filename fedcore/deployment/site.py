@@ -5,7 +5,6 @@ imported in a process of its own first, and holds allow-listed operations only. 
 """
 
 import contextlib
-import functools
 import hashlib
 import secrets
 import threading
@@ -16,39 +15,29 @@ from typing import Any, TypeVar
 
 import attrs
 import numpy as np
-import tensorflow as tf
 
-from fedcore.compiler.client_data import Source
 from fedcore.compiler.client_outputs import ClientOutputs
-from fedcore.data import columns_of
 from fedcore.deployment.policy import Policy, Refusal
 from fedcore.deployment.policy_file import PolicyFile
-from fedcore.deployment.record_privacy import mechanisms_of, noisy_passes
 from fedcore.deployment.site_data import SiteData
-from fedcore.deployment.site_inputs import RunRequest, check_arrays, check_sources, element_of
+from fedcore.deployment.site_inputs import RunRequest, check_arrays, check_sources
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_plans import read_plan, stage_of
+from fedcore.deployment.site_run import NotBegun, SiteRun
 from fedcore.deployment.site_settings import RUN_TIMEOUT_S, SiteSettings
 from fedcore.deployment.site_sums import Identity, SiteSum
-from fedcore.deployment.site_values import FAILED, KeptValue, SiteValues
+from fedcore.deployment.site_values import SiteValues
 from fedcore.deployment.wiped_memory import wipe_memory
-from fedcore.errors import ExecutionError, FedcoreError
-from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.errors import FedcoreError
 from fedcore.ir import Module
 from fedcore.lru_cache import LruEntries
-from fedcore.runtime.arguments import prepare
-from fedcore.runtime.client_slice import SliceResult
 from fedcore.runtime.clients.device_stage import DeviceSliceExecutor
 from fedcore.runtime.cluster.environment import environment
 from fedcore.runtime.cluster.shipping import array_digest
-from fedcore.runtime.network.leaves import from_arrays, to_arrays
-from fedcore.runtime.network.messages import MAX_REMARKS, MalformedMessage, Message, remark
-from fedcore.runtime.network.plan_runner import ClientStageOf, run_client
-from fedcore.runtime.network.transcript import HELD_OUT, NAMED_SOURCES, SERVER_VALUE, KeptName, Sources, Transcript
-from fedcore.runtime.reports.report import Report
-from fedcore.runtime.secure.masks import Vector
+from fedcore.runtime.network.messages import MalformedMessage, Message, remark
+from fedcore.runtime.network.plan_runner import ClientStageOf
+from fedcore.runtime.network.transcript import HELD_OUT, KeptName, Sources, Transcript
 from fedcore.runtime.stopping import Stop, Stopped
-from fedcore.types import Type
 
 Result = TypeVar("Result")
 
@@ -60,7 +49,7 @@ MAX_WAITING = 16
 """Requests that wait while one is answered; a further one is told that the site is busy."""
 
 CACHE_BYTES = 2**30
-"""Of the arrays that were broadcast, and of replies."""
+"""Size of the cache of arrays that servers have sent, and of the cache of replies."""
 
 ENTRY_BYTES = 256
 """An entry of a cache counts as at least so many bytes."""
@@ -121,7 +110,7 @@ class Site:
         self._sums: LruEntries[tuple[str, str, str], SiteSum] = LruEntries(MAX_SUMS)
         self._run_timeout_s = run_timeout_s
         self._stop = Stop()  # of the run in progress
-        self._answers_at = 0.0
+        self._answers_at = 0.0  # the time, as of `time.monotonic`, before which no reply leaves
         self._runs = ThreadPoolExecutor(1, "fedcore-site-run")
         self._waiting = threading.Semaphore(1 + MAX_WAITING)
         self._lock = threading.Lock()
@@ -177,21 +166,27 @@ class Site:
             self.log.write("refused", **facts, rule=refusal.rule, why=str(refusal))
             return Message({"kind": "refused", "rule": refusal.rule, "why": remark(str(refusal))}), 0
         except _ClientFailed as failure:
-            error, hold_s = _cause_of(failure.error), failure.hold_s
+            error, hold_s = failure.error, failure.hold_s
             self._log_failure(facts, failure.number, error)
             if isinstance(error, Refusal) and not self._policy.aggregated:
                 return Message({"kind": "refused", "rule": error.rule, "why": remark(str(error))}), 0
-            is_late = self._policy.aggregated and self._policy.reply_s is None
-            return Message({"kind": "failed", "number": failure.number}), hold_s if is_late else 0
+            # At the server's own deadline, a failed site looks like one that is late.
+            is_held = self._policy.aggregated and self._policy.reply_s is None
+            return Message({"kind": "failed", "number": failure.number}), hold_s if is_held else 0
         except Exception as error:
             number = new_number()
-            self.log.write("failed", **facts, number=number, error=f"{type(error).__name__}: {error}")
-            is_of_request = isinstance(error, MalformedMessage)
-            about = {"error": remark(str(error))} if is_of_request else {}
-            return Message({"kind": "failed", "number": number, **about}), 0
+            self._log_failure(facts, number, error)
+            # Only what is wrong with the request itself: other errors may tell of the data.
+            message = {"error": remark(str(error))} if isinstance(error, MalformedMessage) else {}
+            return Message({"kind": "failed", "number": number, **message}), 0
 
     def _log_failure(self, facts: Mapping[str, Any], number: int, error: Exception) -> None:
-        error = _cause_of(error)
+        """Writes why a request has failed.
+
+        Args:
+            facts: of the request.
+            number: by which the owner finds the line.
+        """
         if isinstance(error, Refusal):
             self.log.write("refused", **facts, number=number, rule=error.rule, why=str(error))
         else:
@@ -209,6 +204,7 @@ class Site:
             self.log.write("policy")
 
     def _take_plan(self, request: Message) -> Message:
+        """Checks a plan by the policy and keeps it; the reply tells the site's environment."""
         digest = request.digest("plan")
         if digest not in self._plans:
             bundle = request.array("bundle", MAX_PLAN_BYTES)
@@ -226,53 +222,32 @@ class Site:
         return Message({"kind": "plan", "environment": environment()})
 
     def _run(self, request: Message) -> Message:
-        digest, operation, run = request.digest("plan"), request.name("operation"), request.digest("run")
+        """The reply to a request of a run: what the stage sends, or that the server has to send the plan or arrays."""
+        digest, operation, run_digest = request.digest("plan"), request.name("operation"), request.digest("run")
         plan = self._plans.find(digest, None)
         if plan is None:
             return Message({"kind": "missing", "plan": True})
         arrays = self._request_arrays(request)
         if arrays is None:
             return Message({"kind": "missing", "plan": False})
-        stage, inputs = stage_of(plan, operation), RunRequest.of(request, *arrays)
-        sources = check_sources(inputs, ClientOutputs.cached(plan).data)
-        check_arrays(stage, inputs)
-        self._check_held_out(inputs.sources)
-        for source in inputs.kept_sources:
-            self._values.check(digest, KeptName.parse(source.name))  # a name that is wrong is no failure of a run
-        masking = self._sums.find((digest, operation, run), None)
-        if masking is not None:
-            masking.check_run(inputs)
-        clients = None if masking is None else masking.least_clients
-        if masking is None and request.facts.get("clients") is not None:
-            clients = request.number("clients")
-        masked = masking is not None
-        self._policy.check_run(plan, stage, clients, self.log, masks=masked)
-        if masking is not None:
-            masking.client.take_shares(request.array("message"))  # what is wrong with it is told before the run starts
-        number, own_seed = new_number(), self._own_seed(plan, stage, masked=masked)
-        inputs = attrs.evolve(inputs, own_seed=own_seed)
-        planned_bits = self._policy.planned_bits(plan, stage, masked=masked)
-        seed = {} if own_seed is None else {"seed": own_seed}  # nobody else is to know it
-        self.log.write(
-            "started", number=number, plan=digest, operation=operation, run=run, planned_bits=planned_bits, **seed
-        )
-        began, self._stop, report = time.monotonic(), Stop(), Report()
-        compute = functools.partial(self._compute, plan, stage, inputs, sources, report, self._stop, masked=masked)
+        masking = self._sums.find((digest, operation, run_digest), None)
+        run = self._start(request, plan, stage_of(plan, operation), RunRequest.of(request, *arrays), masking)
+        began, self._stop = time.monotonic(), run.stop
         try:
             with stopping(self._stop, min(self._run_timeout_s, self._policy.run_s)):
-                result = self._in_time(compute)
+                result = self._in_time(run.compute)
             if self._stop.is_stopped:
                 raise Stopped("the run took too long")
-            seconds = time.monotonic() - began
-            reply, vector = self._reply_with(plan, stage, inputs, masking, result, report, number, clients, seconds)
+            reply, vector = run.reply(result, time.monotonic() - began)
         except Exception as error:
-            if not self._policy.hides_failures or isinstance(error, _NotBegun):
-                raise _ClientFailed(number, inputs.reply_by_s, error) from error
-            reply, vector = self._reply_without_data(stage, inputs), None
+            if not self._policy.hides_failures or isinstance(error, NotBegun):
+                cause = error.error if isinstance(error, NotBegun) else error
+                raise _ClientFailed(run.number, run.inputs.reply_by_s, cause) from error
+            reply, vector = run.reply_without_data(), None
             with contextlib.suppress(OSError):  # on a full disk the server would see a failure whose lines do not fit
-                self._log_failure({"kind": "run", "plan": digest, "operation": operation, "run": run}, number, error)
+                self._log_failure({"kind": "run", **run.inputs.log_facts}, run.number, error)
                 if not isinstance(error, NotStopped):
-                    self.log.write("ended", number=number)
+                    self.log.write("ended", number=run.number)
         finally:
             self._answers_at = 0 if self._policy.reply_s is None else began + self._policy.reply_s
         if masking is None:
@@ -280,6 +255,51 @@ class Site:
         if self._policy.reply_s is not None:
             _sleep_until(began + self._policy.run_s)  # masking may take longer than what is left until the reply
         return Message(reply.facts, {**reply.arrays, "message": np.frombuffer(masking.mask(vector), np.uint8)})
+
+    def _start(
+        self, request: Message, plan: Module, stage: ClientStageOf, inputs: RunRequest, masking: SiteSum | None
+    ) -> SiteRun:
+        """Checks a request of a run, and writes to the log that the run has started.
+
+        Args:
+            masking: the session of the secure sum that the site has joined for this run.
+        Raises:
+            Refusal: a rule of the policy is against the run.
+            MalformedMessage: the request does not fit the plan, or the session.
+        """
+        sources = check_sources(inputs, ClientOutputs.cached(plan).data)
+        check_arrays(stage, inputs)
+        self._check_held_out(inputs.sources)
+        for source in inputs.kept_sources:
+            self._values.check(inputs.plan, KeptName.parse(source.name))  # a wrong name is no failure of a run
+        masked = masking is not None
+        if masking is not None:
+            masking.check_run(inputs)
+            clients: int | None = masking.least_clients
+        else:
+            clients = None if request.facts.get("clients") is None else request.number("clients")
+        self._policy.check_run(plan, stage, clients, self.log, masks=masked)
+        if masking is not None:
+            masking.client.take_shares(request.array("message"))  # what is wrong with it is told before the run starts
+        number, own_seed = new_number(), self._policy.own_seed(plan, stage, masked=masked)
+        planned_bits = self._policy.planned_bits(plan, stage, masked=masked)
+        seed = {} if own_seed is None else {"seed": own_seed}  # nobody else is to know it
+        self.log.write("started", number=number, **inputs.log_facts, planned_bits=planned_bits, **seed)
+        return SiteRun(
+            number,
+            plan,
+            stage,
+            attrs.evolve(inputs, own_seed=own_seed),
+            sources,
+            masking,
+            clients,
+            self._policy,
+            self._data,
+            self._datasets,
+            self._values,
+            self.log,
+            self._executor,
+        )
 
     def _in_time(self, compute: Callable[[], Result]) -> Result:
         """The result of a run. With `reply_s`, a run that nothing can stop in time is not waited for.
@@ -298,152 +318,13 @@ class Site:
                 raise Stopped("the run before it took too long") from None
             raise NotStopped("the run took too long, and a kernel of TensorFlow still runs") from None
 
-    def _reply_without_data(self, stage: ClientStageOf, inputs: RunRequest) -> Message:
-        """The reply, without masked integers, to a run whose failure the server is not to learn.
-
-        A value that the stage would keep is stored as failed, so that later stages of the call fail. Decision 0317.
-        """
-        facts = {"kind": "result", "notes": []}
-        if stage.kept_type is not None:
-            with contextlib.suppress(OSError):
-                self._values.store_failure(inputs.plan, inputs.kept_name, stage.kept_type, inputs.kept_kind)
-            facts["provenance"] = inputs.provenance
-        return Message(facts, {})
-
     def _check_held_out(self, sources: Sources) -> None:
+        """Refuses a request for rows that are held out, where none are."""
         if not self._data.holds_out and any(source.name == HELD_OUT for source in sources):
             raise MalformedMessage("no rows are held out here: site.toml has no data.held_out_every")
 
-    def _own_seed(self, plan: Module, stage: ClientStageOf, *, masked: bool) -> int | None:
-        """A new seed that only the site knows; None if the run draws by the server's seed."""
-        protects_records = bool(mechanisms_of(plan, stage.work.stage))
-        return self._policy.own_seed(masked=masked, is_private=protects_records)
-
-    def _compute(
-        self,
-        plan: Module,
-        stage: ClientStageOf,
-        inputs: RunRequest,
-        sources: tuple[Source, ...],
-        report: Report,
-        stop: Stop,
-        *,
-        masked: bool,
-    ) -> SliceResult:
-        """The result of a run that the log has as started. Its errors and its time may depend on the data.
-
-        Counts the epsilon of the run before it computes, checks the numbers that would leave by the policy, and stores
-        the value that later stages of the plan read.
-
-        Raises:
-            _NotBegun: nothing was computed, since the site's data or the request do not fit the plan, or since a rule
-                is against the run.
-        """
-        broadcasts, values = self._operands(plan, stage, inputs, sources, report)
-        options: dict[str, Any] = {"masked": masked, "index": inputs.index, "report": report, "stop": stop}
-        run_with = functools.partial(run_client, self._executor, stage, broadcasts, values, **options)
-        result = run_with(seed=inputs.seed if inputs.own_seed is None else inputs.own_seed)
-        other_numbers = None
-        if self._policy.noise_std is not None and stage.partial_type is not None:
-            other_seed = self._own_seed(plan, stage, masked=masked)
-            assert other_seed is not None
-            other_numbers = numbers_of(run_with(seed=other_seed))  # shows the standard deviation of the noise
-        if stage.partial_type is not None:
-            self._policy.check_numbers(plan, stage, numbers_of(result), other_numbers, masked=masked)
-        if result.kept:
-            value = KeptValue.of(result.kept[inputs.index], stage.kept_type)
-            self._values.store(inputs.plan, inputs.kept_name, value, stage.kept_type, inputs.kept_kind)
-        return result
-
-    def _operands(
-        self, plan: Module, stage: ClientStageOf, inputs: RunRequest, sources: tuple[Source, ...], report: Report
-    ) -> tuple[list, list]:
-        """The broadcasts and the client's values of a run, whose epsilon is counted.
-
-        Raises:
-            _NotBegun: as for `_compute`.
-        """
-        # Where failures are hidden, values of earlier stages are read after the `try`: the server is told of a
-        # `_NotBegun`, and that must not depend on whether an earlier stage has failed.
-        earlier_values = None if self._policy.hides_failures else self._earlier_values(inputs)
-        try:
-            broadcasts = [
-                self._on_device(from_arrays(inputs.arrays, type_, f"b{position}."), type_)
-                for position, type_ in enumerate(stage.broadcast_types)
-            ]
-            mechanisms = mechanisms_of(plan, stage.work.stage)
-            values = [
-                self._value(
-                    inputs, earlier_values or {}, position, type_, source, report, whole_passes=bool(mechanisms)
-                )
-                for position, (type_, source) in enumerate(zip(stage.value_types, sources, strict=True))
-            ]
-            passes = noisy_passes(mechanisms, tuple(value for value in values if value is not None))
-            run_facts = {"plan": inputs.plan, "operation": inputs.operation, "run": inputs.run}
-            self._policy.count_epsilon(passes, self.log, run_facts)
-        except Exception as error:
-            raise _NotBegun(error) from error
-        if earlier_values is None:
-            earlier_values = self._earlier_values(inputs)
-            values = [
-                element_of(earlier_values[s.name], s.path) if value is None else value
-                for value, s in zip(values, inputs.sources, strict=True)
-            ]
-        return broadcasts, values
-
-    def _reply_with(
-        self,
-        plan: Module,
-        stage: ClientStageOf,
-        inputs: RunRequest,
-        masking: SiteSum | None,
-        result: SliceResult,
-        report: Report,
-        number: int,
-        clients: int | None,
-        seconds: float,
-    ) -> tuple[Message, Vector | None]:
-        """The reply to a run that has ended, and the integers that are to be masked. Whatever it raises may depend on
-        the data."""
-        masked, partial, reply = masking is not None, result.partial, dict[str, np.ndarray]()
-        vector = None
-        if masking is not None:
-            vector, partial = masking.leaves.vector(partial), masking.leaves.without(partial)
-        sent_type = stage.partial_type if masked else stage.sent_type
-        if sent_type is not None:
-            ranges, table_rows = ((), 0) if masked else (stage.sent_ranges, stage.work.table_rows)
-            arrays = to_arrays(partial, sent_type, "p", ranges, table_rows)
-            from_arrays(arrays, sent_type, "p", ranges, table_rows)  # a graph may give other shapes than its type says
-            reply |= arrays
-        if masking is not None:
-            for leaf in masking.leaves.zeros():
-                del reply[f"p{leaf}"]
-        if result.sent_bits and not masked:  # under masks nothing of a size that the data give leaves
-            reply["bits"] = result.sent_bits[inputs.index]
-        # Notes may tell of the data, such as of batches of several sizes.
-        notes = [remark(note) for note in report.notes[:MAX_REMARKS]]
-        facts: dict[str, Any] = {"kind": "result", "notes": [] if self._policy.aggregated else notes}
-        if stage.kept_type is not None:
-            facts["provenance"] = inputs.provenance
-        bits = self._policy.count_bits(plan, stage, result, masked=masked)
-        self._policy.check_sent(bits, self.log, self._policy.planned_bits(plan, stage, masked=masked))
-        self.log.write(
-            "ran",
-            number=number,
-            plan=inputs.plan,
-            operation=inputs.operation,
-            run=inputs.run,
-            clients=clients,
-            bits=bits,
-            masked=masked,
-            seconds=round(seconds, 3),
-            sent=self._policy.sent_tensors(plan, stage, masked=masked),
-            notes=notes,
-        )
-        return Message(facts, reply), vector
-
     def _answer_phase(self, request: Message) -> Message:
-        """The site's message of a phase of a secure sum."""
+        """The site's message of a phase of a secure sum. In the first phase, `keys`, it joins the session."""
         digest, operation, run = request.digest("plan"), request.name("operation"), request.digest("run")
         phase = request.name("phase")
         reply: dict[str, np.ndarray] = {}
@@ -454,7 +335,7 @@ class Site:
             if self._identity is None:
                 raise MalformedMessage(f"{self.name} has no key for secure sums: site.toml names none")
             request.names("names", len(self._identity.peers))
-            key, stage = (digest, operation, run), stage_of(plan, operation)
+            stage, key = stage_of(plan, operation), (digest, operation, run)
             if not ClientOutputs.cached(plan).is_secure(operation):
                 raise MalformedMessage("the stage has no secure sum")
             if self._sums.find(key, None) is not None:
@@ -479,7 +360,10 @@ class Site:
         return Message({"kind": "secure"}, reply)
 
     def _request_arrays(self, request: Message) -> tuple[dict[str, np.ndarray], dict[str, str]] | None:
-        """The arrays of a request and of earlier ones that it names, and their digests; None if some are missing."""
+        """The arrays that a request has or names by digest, and the digest of each, both by the array's name.
+
+        None if the site has no array of a digest, so that the server sends all of them.
+        """
         arrays, digests = dict(request.arrays), dict[str, str]()
         for name, digest in request.fact("digests", dict).items():
             if not isinstance(digest, str):
@@ -496,54 +380,6 @@ class Site:
             digests[name] = digest
         return arrays, {**digests, **{name: array_digest(a) for name, a in arrays.items() if name not in digests}}
 
-    def _on_device(self, value: Any, type_: Any) -> Any:
-        return unflatten([tf.convert_to_tensor(leaf) for leaf in flatten(value)], type_)
-
-    def _earlier_values(self, inputs: RunRequest) -> dict[str, Any]:
-        """The values of earlier stages, by their names.
-
-        Raises:
-            ExecutionError: a stage has failed.
-        """
-        values = {s.name: self._values.find(inputs.plan, KeptName.parse(s.name)) for s in inputs.kept_sources}
-        if any(value is FAILED for value in values.values()):
-            raise ExecutionError("the stage that leaves a value for this one has failed")
-        return values
-
-    def _value(
-        self,
-        inputs: RunRequest,
-        earlier_values: Mapping[str, Any],
-        position: int,
-        type_: Type,
-        source: Source,
-        report: Report,
-        *,
-        whole_passes: bool,
-    ) -> Any:
-        """A client's value: the site's data, those held out, a value that an earlier stage has left here, or one of the
-        request.
-
-        Args:
-            earlier_values: the values that earlier stages have left, by name; the result is None for another name.
-            whole_passes: as for `Batches.of`.
-        """
-        name, path = inputs.sources[position].name, inputs.sources[position].path
-        if name == SERVER_VALUE:
-            return self._on_device(from_arrays(inputs.arrays, type_, f"v{position}."), type_)
-        if name in NAMED_SOURCES:
-            held_out = name == HELD_OUT
-            key = f"{self._data.version}/{source.type}/{whole_passes}/{held_out}"
-            dataset = self._datasets.find(key, None)
-            if dataset is None:
-                readable = self._policy.columns
-                data = self._data if readable is None else self._data.only(readable)
-                dataset = data.dataset(source.type, whole_passes=whole_passes, held_out=held_out)
-                self._datasets.put(key, dataset)
-            whole = prepare(dataset, source.type, "data", functools.partial(columns_of, note=report.note))
-            return element_of(whole, path)
-        return element_of(earlier_values[name], path) if name in earlier_values else None
-
 
 MAX_HOLD_S = 3600.0
 """Seconds for which a reply is held back at most, where the server says how long."""
@@ -557,29 +393,13 @@ class NotStopped(Stopped):
     """Nothing stops a run, so that a later one may fail for it, which the server sees: it counts as a failure seen."""
 
 
-class _NotBegun(Exception):
-    """A run has not begun to compute, since the site's data are not of the types that the plan asks for, or for what
-    the server has sent: the server may know.
-
-    Args:
-        error: the reason.
-    """
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
-
-
-def _cause_of(error: Exception) -> Exception:
-    return error.error if isinstance(error, _NotBegun) else error
-
-
 class _ClientFailed(Exception):
     """A run has started and has failed. Decision 0303.
 
     Args:
         number: of the run in the log.
         hold_s: seconds from the request's arrival until the server may know.
+        error: why it failed, for the log.
     """
 
     def __init__(self, number: int, hold_s: float, error: Exception) -> None:
@@ -602,11 +422,6 @@ def stopping(stop: Stop, timeout_s: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def numbers_of(result: SliceResult) -> list[np.ndarray]:
-    """The tensors that a client's result sends."""
-    return [np.asarray(leaf) for leaf in flatten(result.partial)]
 
 
 def open_site(name: str, settings: SiteSettings) -> Site:

@@ -62,6 +62,11 @@ class RunRequest:
         )
 
     @property
+    def log_facts(self) -> dict[str, str]:
+        """Which run it is, as lines of the log tell."""
+        return {"plan": self.plan, "operation": self.operation, "run": self.run}
+
+    @property
     def broadcasts(self) -> dict[str, str]:
         """By name the digest of each array that all clients get."""
         return {name: digest for name, digest in self.digests.items() if name[0] == "b"}

@@ -18,8 +18,7 @@ from test_masked_sites import Recorded
 import fedcore as fc
 from fedcore.cli.verbs.deploy import _print_log
 from fedcore.compiler import compile_module
-from fedcore.deployment import site as site_module
-from fedcore.deployment import site_values
+from fedcore.deployment import site_run, site_values
 from fedcore.deployment.policy import Policy
 from fedcore.deployment.policy_file import PolicyFile
 from fedcore.deployment.site import Site
@@ -687,9 +686,7 @@ def test_the_fold_that_a_site_ran_before_does_not_lend_its_zero_to_another_one(f
 
 def test_a_site_runs_stages_without_lines_which_no_digest_covers(five, monkeypatch):
     modules = []
-    monkeypatch.setattr(
-        site_module, "run_client", lambda _, stage, *__, **___: modules.append(stage.work.module) or 1 / 0
-    )
+    monkeypatch.setattr(site_run, "run_client", lambda _, stage, *__, **___: modules.append(stage.work.module) or 1 / 0)
     module = guessed_total.to_module("planned")
     with fc.use(fc.runtime.network(five, secure_aggregation="masked")), pytest.raises(SecureSumError):
         guessed_total(0, cohort(five))
