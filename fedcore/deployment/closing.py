@@ -46,6 +46,7 @@ class Ending:
         self.reason = ""
 
     def come(self, reason: str) -> None:
+        """Ends the process for a reason; the first reason stays."""
         if not self._event.is_set():
             self.reason = reason
             self._event.set()

@@ -8,6 +8,7 @@ import time
 from fedcore.errors import FedcoreError
 
 LISTENING_S = 20.0
+"""Seconds that a server has to listen after its start."""
 
 
 def check_port_is_free(port: int) -> None:
@@ -35,8 +36,8 @@ def wait_until_listening(host: str, port: int) -> None:
     Raises:
         FedcoreError: it does not within `LISTENING_S`.
     """
-    end = time.monotonic() + LISTENING_S
-    while time.monotonic() < end:
+    deadline = time.monotonic() + LISTENING_S
+    while time.monotonic() < deadline:
         for name in dict.fromkeys(["localhost", host]):
             with contextlib.suppress(OSError), socket.create_connection((name, port), 0.5):
                 return

@@ -33,7 +33,9 @@ class NoisyPasses:
     """Passes over a site's data by training with noisy gradients.
 
     Args:
-        noise_multiplier: 0 for passes whose privacy loss has no bound.
+        noise_multiplier: as of `ExampleMechanism`; 0 for passes whose privacy loss has no bound.
+        sampling_rate: as of `ExampleMechanism`.
+        passes: number of passes.
     """
 
     noise_multiplier: float
@@ -68,6 +70,7 @@ def _mechanisms_in(plan: Module, function: Function) -> Iterator[ExampleMechanis
 
 
 def _mechanisms_of_graph(plan: Module, graph: Graph) -> list[ExampleMechanism]:
+    """The mechanisms of the steps in a graph. Raises InvalidValue as `mechanisms_of` does."""
     captured = captured_graph(graph, plan.blob(graph.digest))
     marks = sorted(_marks(captured.main.nodes))
     if len(marks) != len(list(_marks(captured.nodes()))):  # `nodes` has those of loops and called functions too
@@ -106,8 +109,8 @@ def _parse_mark(mark: str) -> ExampleMechanism:
 def _passes_over(sequence: object) -> int | None:
     """The number of batches that a record of a sequence may be in, at most once in each; None if that is not known.
 
-    It is the number of repetitions of the batches. It is not known if rows are repeated before they are batched, since
-    a batch may then have a record twice.
+    It is the number of repetitions of the batches. It is not known for a stream, nor if rows are repeated before they
+    are batched, since a batch may then have a record twice.
     """
     if not isinstance(sequence, Columns):
         return None
@@ -131,16 +134,16 @@ def epsilon(passes: Iterable[NoisyPasses], delta: float) -> float:
         FedcoreError: dp-accounting is not installed.
     """
     counts: collections.Counter = collections.Counter()
-    for each in passes:
-        counts[each.noise_multiplier, each.sampling_rate] += each.passes
-    return epsilon_of(account_examples((*key, count) for key, count in counts.items()), delta)
+    for noisy in passes:
+        counts[noisy.noise_multiplier, noisy.sampling_rate] += noisy.passes
+    return epsilon_of(account_examples((*mechanism, count) for mechanism, count in counts.items()), delta)
 
 
 def noisy_passes(mechanisms: Sequence[ExampleMechanism], values: Nested) -> list[NoisyPasses]:
     """The passes that a run makes over the client's data with each mechanism, for `epsilon`.
 
-    A repetition of a sequence's batches has a record at most once. The sequence with the most repetitions counts;
-    without sequences it is 1. If a sequence's number is not known, the result has a noise multiplier of 0: no bound.
+    The number of passes is the greatest that `_passes_over` gives for a sequence among the values; 1 without sequences.
+    Where that of a sequence is not known, the result has a noise multiplier of 0: no bound.
 
     Args:
         values: the client's values, as `fedcore.runtime.arguments.prepare` gives them.

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from fedcore.deployment.flare_exchange import Kit
 
 CONNECT_S = 10.0
+"""Seconds that the server has to accept a connection, and then to answer."""
+
 SHOWN = 12
 """Different texts of a column that are listed."""
 
@@ -33,8 +35,9 @@ class Finding:
     """A result of a check.
 
     Args:
-        part: of the site.
+        part: of the site, such as `data` or `keys`.
         state: `ok`, `note` or `wrong`.
+        text: for the site's owner.
     """
 
     part: str
@@ -72,26 +75,31 @@ def _check_data(data: TableData | FunctionData, element: Type | None) -> Iterato
     elif element is None:
         yield Finding("data", "note", "a function of yours; --element TYPE has it called and its value checked")
     if element is not None:
+        from fedcore.data import columns_of  # imports TensorFlow
+        from fedcore.runtime.arguments import prepare
+
         dataset = data.dataset(element)
+        prepare(dataset, element, "data", columns_of)  # checks the type, as a run does
         number = sum(1 for _ in dataset)
         yield Finding("types", "ok", f"the data is of type {element}: {number} batches or elements, with repetitions")
 
 
 def _check_table(data: TableData) -> Iterator[Finding]:
-    names = [*dict.fromkeys(name for leaf in data.elements for name in data.columns_of(leaf))]
-    whole = data.read(names)
-    texts = {n for n in names if n not in data.categories and _is_text(whole[n])}
+    """Findings about the rows of a table, and about each column."""
+    names = _column_names(data)
+    table = data.read(names)
+    texts = {name for name in names if name not in data.categories and _is_text(table[name])}
     rows = data.rows(texts)
-    total, number = (len(next(iter(table.values()))) for table in (whole, rows))
-    dropped = f"; {total - number} with blank cells are left out" if total > number else ""
-    yield Finding("data", "ok" if number else "wrong", f"{number} rows of {data.file}{dropped}")
+    total, count = (len(next(iter(columns.values()))) for columns in (table, rows))
+    dropped = f"; {total - count} with blank cells are left out" if total > count else ""
+    yield Finding("data", "ok" if count else "wrong", f"{count} rows of {data.file}{dropped}")
     if data.held_out_every is not None:
-        yield Finding("data", "ok", f"{number // data.held_out_every} of these are held out for evaluations")
+        yield Finding("data", "ok", f"{count // data.held_out_every} of these are held out for evaluations")
     for name in names:
         column = rows[name]
         if name in texts:
             distinct = {text_of(v) for v in column[~is_blank(column)].tolist()}
-            fix = f"a plan that asks for numbers needs [data.categories], {name} = [{_listed(distinct)}]"
+            fix = f"a plan that asks for numbers needs [data.categories], {name} = [{_quoted_list(distinct)}]"
             yield Finding("data", "note", f"column {name} has {len(distinct)} different texts; {fix}")
         elif name in data.categories:
             yield _check_categories(name, column, data.categories[name])
@@ -99,27 +107,37 @@ def _check_table(data: TableData) -> Iterator[Finding]:
             yield Finding("data", "ok", f"column {name}: {_range(column)}")
 
 
+def _column_names(data: TableData) -> list[str]:
+    """The columns of which the site's elements are made, each once."""
+    return [*dict.fromkeys(name for leaf in data.elements for name in data.columns_of(leaf))]
+
+
 def _check_categories(name: str, column: np.ndarray, categories: tuple[str, ...]) -> Finding:
+    """How many cells of a column have each of its categories; wrong if a cell has none of them."""
     counts = collections.Counter(text_of(v).strip() for v in column.tolist())
     unknown = {text for text in counts if text not in categories}
     if unknown:
         cells = sum(counts[text] for text in unknown)
         where = f"column {name}: {cells} of {len(column)} cells are none of data.categories.{name}"
-        return Finding("data", "wrong", f"{where}\n  fix: add {_listed(unknown)} there, at all sites in equal places")
+        fix = f"add {_quoted_list(unknown)} there, at all sites in equal places"
+        return Finding("data", "wrong", f"{where}\n  fix: {fix}")
     return Finding("data", "ok", f"column {name}: {', '.join(f'{text} {counts[text]}' for text in categories)}")
 
 
-def _listed(texts: set[str]) -> str:
+def _quoted_list(texts: set[str]) -> str:
+    """The first `SHOWN` texts in quotes, as a TOML list has them."""
     return ", ".join(f'"{text}"' for text in sorted(texts)[:SHOWN]) + (", …" if len(texts) > SHOWN else "")
 
 
 def _is_text(column: np.ndarray) -> bool:
+    """Whether a cell of the column is neither blank nor a number."""
     if column.dtype.kind not in "OUS":
         return False
     return parse_texts(column[~is_blank(column)].tolist()).dtype.kind in "OUS"
 
 
 def _range(column: np.ndarray) -> str:
+    """The dtype of a column, the shape of its cells, and its least and greatest number."""
     numbers = parse_texts(column.tolist()) if column.dtype.kind in "OUS" else column
     shape = f" {list(numbers.shape[1:])}" if numbers.ndim > 1 else ""
     values = f", {numbers.min():g} to {numbers.max():g}" if numbers.size and numbers.dtype.kind in "iuf" else ""
@@ -129,9 +147,8 @@ def _range(column: np.ndarray) -> str:
 def _check_policy(settings: SiteSettings) -> Iterator[Finding]:
     policy = settings.policy
     rules = {f.name: getattr(policy, f.name) for f in attrs.fields(Policy)}
-    yield Finding(
-        "policy", "ok", ", ".join(f"{n} = {_rule(v)}" for n, v in rules.items() if v not in (None, frozenset()))
-    )
+    rules_that_hold = {name: rule for name, rule in rules.items() if rule not in (None, frozenset())}
+    yield Finding("policy", "ok", ", ".join(f"{name} = {_rule(rule)}" for name, rule in rules_that_hold.items()))
     if settings.policy_file is not None:
         yield Finding("policy", "ok", f"digest {settings.policy_file.newest.digest}, as the log has it")
     if policy.aggregated and settings.identity is None:
@@ -147,10 +164,11 @@ def _check_policy(settings: SiteSettings) -> Iterator[Finding]:
 
 
 def _check_columns(data: TableData, columns: frozenset[str]) -> Iterator[Finding]:
-    own = {name for leaf in data.elements for name in data.columns_of(leaf)}
-    if unread := sorted(own - columns):
-        yield Finding("policy", "note", f"columns leaves out {', '.join(unread)}: plans may not read them")
-    for name in sorted(columns - own):
+    """Notes where the policy's columns and those of the site's elements differ."""
+    used = {*_column_names(data)}
+    if forbidden := sorted(used - columns):
+        yield Finding("policy", "note", f"columns leaves out {', '.join(forbidden)}: plans may not read them")
+    for name in sorted(columns - used):
         try:
             data.read([name])
         except TypeMismatch as error:
@@ -171,29 +189,29 @@ def _check_keys(settings: SiteSettings) -> Iterator[Finding]:
     if identity is None:
         yield Finding("keys", "note", "site.toml names no key and peers: the site takes part in no masked sums")
         return
-    name, own = _name(settings), identity.key.public_key().public_bytes_raw()
+    name, public_key = _site_name(settings), identity.key.public_key().public_bytes_raw()
     if name not in identity.peers:
         has = ", ".join(identity.peers)
         yield Finding("keys", "wrong", f"peers has no key of this site, {name}; it has {has}")
-    elif identity.peers[name] != own:
-        yield Finding("keys", "wrong", f"peers has another key for {name} than that of this site, {own.hex()}")
+    elif identity.peers[name] != public_key:
+        yield Finding("keys", "wrong", f"peers has another key for {name} than that of this site, {public_key.hex()}")
     else:
-        yield Finding("keys", "ok", f"public key {own.hex()}; peers: {', '.join(sorted(identity.peers))}")
-    number, clients = len(identity.peers), settings.policy.clients
-    if number < clients:
-        yield Finding("keys", "wrong", f"peers has {number} sites, and the policy asks for {clients} in a sum")
-    elif clients < number:
-        text = f"{number} sites, and the policy asks for {clients} in a sum: two sums that differ by one site show its"
-        yield Finding("keys", "note", f"peers has {text} value; clients = {number} allows sums of all sites only")
+        yield Finding("keys", "ok", f"public key {public_key.hex()}; peers: {', '.join(sorted(identity.peers))}")
+    sites, clients = len(identity.peers), settings.policy.clients
+    if sites < clients:
+        yield Finding("keys", "wrong", f"peers has {sites} sites, and the policy asks for {clients} in a sum")
+    elif clients < sites:
+        text = f"{sites} sites, and the policy asks for {clients} in a sum: two sums that differ by one site show its"
+        yield Finding("keys", "note", f"peers has {text} value; clients = {sites} allows sums of all sites only")
 
 
-def _name(settings: SiteSettings) -> str:
-    if settings.kit is None:
-        return settings.name
-    return _kit(settings.kit).name
+def _site_name(settings: SiteSettings) -> str:
+    """The name of the site in its network: that of its certificate, or behind a socket that of site.toml."""
+    return settings.name if settings.kit is None else _read_kit(settings.kit).name
 
 
-def _kit(folder: Path) -> "Kit":
+def _read_kit(folder: Path) -> "Kit":
+    """The kit in a folder. NVIDIA FLARE, an optional package, is imported here."""
     from fedcore.deployment.engines import engine_installed
 
     with engine_installed():
@@ -217,7 +235,7 @@ def _check_connection(settings: SiteSettings) -> Iterator[Finding]:
             "connection", "ok" if is_writable else "wrong", f"{text} {'is' if is_writable else 'is not'} there"
         )
         return
-    kit = _kit(settings.kit)
+    kit = _read_kit(settings.kit)
     files = kit.credentials
     yield from _check_certificate(Path(files["client_cert"]))
     try:
@@ -226,7 +244,7 @@ def _check_connection(settings: SiteSettings) -> Iterator[Finding]:
     except (OSError, ssl.SSLError) as error:
         yield Finding("connection", "wrong", f"the kit's certificates cannot be read: {error}")
         return
-    context.set_alpn_protocols(["h2"])
+    context.set_alpn_protocols(["h2"])  # of gRPC, which the server speaks
     yield _shake_hands(kit, context)
 
 
@@ -238,8 +256,8 @@ def _check_certificate(file: Path) -> Iterator[Finding]:
     except (OSError, ValueError) as error:
         yield Finding("connection", "wrong", f"{file} is no certificate: {error}")
         return
-    days = (until - datetime.now(UTC)).days
-    state = "wrong" if days < 0 else "note" if days < 30 else "ok"
+    days_left = (until - datetime.now(UTC)).days
+    state = "wrong" if days_left < 0 else "note" if days_left < 30 else "ok"
     yield Finding("connection", state, f"the certificate is valid until {until.date()}")
 
 

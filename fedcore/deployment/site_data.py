@@ -69,12 +69,12 @@ class TableData:
     readable: frozenset[str] | None = None
 
     def only(self, columns: frozenset[str]) -> "TableData":
-        """The data without the content of other columns: neither their values nor their blank cells tell anything."""
+        """The data without the content of columns other than these: neither values nor blank cells of others count."""
         return attrs.evolve(self, readable=columns)
 
     @property
     def version(self) -> str:
-        """Another one when the file is."""
+        """A text that differs when the file has changed."""
         return state_of(self.file)
 
     @property
@@ -100,13 +100,13 @@ class TableData:
 
         if not isinstance(type_, SequenceType):
             raise TypeMismatch(f"the plan asks for a client's {type_}, but a site has a table: a sequence of elements")
-        wants = dict(leaves(type_.element))
-        if sorted(wants) != sorted(self.elements):
+        wanted_types = dict(leaves(type_.element))
+        if sorted(wanted_types) != sorted(self.elements):
             has = ", ".join(self.elements)
             raise TypeMismatch(f"the elements of the plan and of the site differ\n  plan  {type_}\n  site  has {has}")
-        texts = {name for leaf, want in wants.items() if _is_text(want) for name in self.columns_of(leaf)}
+        texts = {name for path, leaf in wanted_types.items() if _is_text(leaf) for name in self.columns_of(path)}
         rows = self._part_of(self.rows(texts), held_out=held_out)
-        arrays = {name: self._leaf(name, leaf, rows) for name, leaf in wants.items()}
+        arrays = {path: self._leaf(path, leaf, rows) for path, leaf in wanted_types.items()}
         columns = _build_element(arrays, type_.element)
         batches = Batches(self.batches.size) if held_out else self.batches
         return batches.of(ClientDataset.from_columns(columns), whole_passes=whole_passes)
@@ -115,21 +115,21 @@ class TableData:
         """The rows that are held out, or the others, by position: a seeded part would change with appended rows."""
         if self.held_out_every is None:
             return rows
-        places = np.arange(len(next(iter(rows.values())))) % self.held_out_every
-        is_of_part = (places == self.held_out_every - 1) == held_out
-        return {name: column[is_of_part] for name, column in rows.items()}
+        place_in_group = np.arange(len(next(iter(rows.values())))) % self.held_out_every
+        is_held_out = place_in_group == self.held_out_every - 1
+        return {name: column[is_held_out == held_out] for name, column in rows.items()}
 
     def rows(self, texts: Container[str] = ()) -> Columns:
         """The columns of the element, without the rows that have blank cells if `drops_missing`.
 
         Args:
-            texts: columns that the plan takes as texts, of which an empty one is a value.
+            texts: names of columns that the plan takes as texts: there an empty cell is a value, not a blank one.
         Raises:
             TypeMismatch: there are blank cells, or columns of different lengths.
         """
-        every = [*dict.fromkeys(name for leaf in self.elements for name in self.columns_of(leaf))]
-        names = [name for name in every if self._may_read(name)]
-        table = self.read(names or every[:1])  # how many rows there are, any column tells
+        all_names = [*dict.fromkeys(name for leaf in self.elements for name in self.columns_of(leaf))]
+        names = [name for name in all_names if self._may_read(name)]
+        table = self.read(names or all_names[:1])  # how many rows there are, any column tells
         sizes = {len(column) for column in table.values()}
         if len(sizes) > 1:
             raise TypeMismatch(f"the columns of {self.file.name} differ in length")
@@ -142,26 +142,31 @@ class TableData:
                 f"columns of the site have blank cells, of {sizes.pop()} rows: {counts}\n"
                 '  fix: data.missing = "drop" in site.toml leaves these rows out'
             )
-        whole = ~np.logical_or.reduce([*blanks.values()])
-        return {name: column[whole] for name, column in table.items()}
+        has_blank = np.logical_or.reduce([*blanks.values()])
+        return {name: column[~has_blank] for name, column in table.items()}
 
-    def _leaf(self, name: str, type_: Type, rows: Columns) -> np.ndarray:
+    def _leaf(self, path: str, type_: Type, rows: Columns) -> np.ndarray:
+        """The array of a leaf of the element, with a row for each row of the table.
+
+        A leaf is zeros, or empty texts, if the policy does not allow one of its columns.
+        """
         assert isinstance(type_, TensorType)
-        if not all(map(self._may_read, self.columns_of(name))):  # no stage of an accepted plan reads it
-            number, dtype = len(next(iter(rows.values()))), object if _is_text(type_) else type_.dtype.numpy
-            sizes = (type_.shape or ())[0 if self.batches.size is None else 1 :]
-            return np.full((number, *(size or 0 for size in sizes)), b"" if _is_text(type_) else 0, dtype)
-        columns = [self._column(n, rows[n], type_) for n in self.columns_of(name)]
-        return columns[0] if isinstance(self.elements[name], str) else np.stack(columns, axis=1)
+        if not all(map(self._may_read, self.columns_of(path))):  # no stage of an accepted plan reads it
+            row_count, dtype = len(next(iter(rows.values()))), object if _is_text(type_) else type_.dtype.numpy
+            row_sizes = (type_.shape or ())[0 if self.batches.size is None else 1 :]  # batches have one more in front
+            return np.full((row_count, *(size or 0 for size in row_sizes)), b"" if _is_text(type_) else 0, dtype)
+        columns = [self._column(name, rows[name], type_) for name in self.columns_of(path)]
+        return columns[0] if isinstance(self.elements[path], str) else np.stack(columns, axis=1)
 
     def _may_read(self, name: str) -> bool:
         return self.readable is None or name in self.readable
 
     def _column(self, name: str, column: np.ndarray, type_: TensorType) -> np.ndarray:
+        """A column of the table in the dtype of a leaf: texts as bytes, categories as their numbers."""
         if _is_text(type_):
             return np.array([v if isinstance(v, bytes) else str(v).encode() for v in column.tolist()], object)
         if name in self.categories:
-            column = _numbers_of(column, name, self.categories[name])
+            column = _category_numbers(column, name, self.categories[name])
         return _as_dtype(column, type_, name)
 
 
@@ -187,7 +192,7 @@ def _is_text(type_: Type) -> bool:
     return isinstance(type_, TensorType) and type_.dtype.name == "str"
 
 
-def _numbers_of(column: np.ndarray, name: str, categories: tuple[str, ...]) -> np.ndarray:
+def _category_numbers(column: np.ndarray, name: str, categories: tuple[str, ...]) -> np.ndarray:
     """The positions of the cells among the categories, int64.
 
     Raises:
@@ -204,9 +209,15 @@ def _numbers_of(column: np.ndarray, name: str, categories: tuple[str, ...]) -> n
 
 
 def _build_element(arrays: Mapping[str, np.ndarray], type_: Type, path: str = "") -> Any:
+    """The arrays in the containers of an element's type: dicts where all fields have names, else tuples.
+
+    Args:
+        arrays: by the path of a leaf in the whole element.
+        path: of `type_` in the whole element.
+    """
     if not isinstance(type_, StructType):
         return arrays[path]
-    parts = [_build_element(arrays, part, element_path(path, i, n)) for i, (n, part) in enumerate(type_.elements)]
+    parts = [_build_element(arrays, part, element_path(path, i, name)) for i, (name, part) in enumerate(type_.elements)]
     names = [name for name, _ in type_.elements if name]
     return dict(zip(names, parts, strict=True)) if len(names) == len(parts) else tuple(parts)
 
@@ -217,23 +228,23 @@ def _as_dtype(column: np.ndarray, type_: TensorType, name: str) -> np.ndarray:
     Raises:
         TypeMismatch: a value does not convert. It is counted and not quoted.
     """
-    wants = type_.dtype.numpy
+    dtype = type_.dtype.numpy
     if column.dtype.kind in "OUS":
         column = parse_texts(column.tolist())
     if column.dtype.kind == "O":
         count = sum(not _is_number(v) for v in column.tolist())
         raise TypeMismatch(
             f"{count} of {len(column)} cells of the site's column {name} are no numbers, but the plan asks for "
-            f'{wants.name}\n  fix: [data.categories] of site.toml, with {name} = ["…", "…"], numbers texts from 0'
+            f'{dtype.name}\n  fix: [data.categories] of site.toml, with {name} = ["…", "…"], numbers texts from 0'
         )
     with np.errstate(invalid="ignore", over="ignore"):
-        converted = column.astype(wants)
-        if np.issubdtype(wants, np.floating):
+        converted = column.astype(dtype)
+        if np.issubdtype(dtype, np.floating):
             return converted
         changed = converted.astype(np.float64) != column.astype(np.float64)
     if changed.any():
         raise TypeMismatch(
-            f"the site's column {name} has values that are no {wants.name}: {int(changed.sum())} of {changed.size}"
+            f"the site's column {name} has values that are no {dtype.name}: {int(changed.sum())} of {changed.size}"
         )
     return converted
 
@@ -273,6 +284,7 @@ class FunctionData:
         return self._part(self._function(), type_, whole_passes)
 
     def _part(self, value: Any, type_: Type, whole_passes: bool) -> Any:
+        """A part of the function's value as a data set, if it is columns and the type a sequence; else as it is."""
         from fedcore.data import ClientDataset
 
         if isinstance(type_, StructType) and isinstance(value, Mapping):  # such as data to train and to test with

@@ -21,6 +21,7 @@ from fedcore.runtime.network.transcript import (
 )
 
 _SEEDS = (-(2**63), 2**64 - 1)
+"""The least and the greatest seed, of 64 bits with or without a sign."""
 
 
 @attrs.frozen(eq=False)
@@ -28,6 +29,9 @@ class RunRequest:
     """A request to run a client stage.
 
     Args:
+        plan: digest of the plan.
+        operation: name of the fold or collect that runs the stage.
+        run: digest that the server chooses for the run.
         index: of the client in its call.
         seed: of the call.
         sources: where the client's values come from, as the server says.
@@ -50,16 +54,21 @@ class RunRequest:
 
     @classmethod
     def of(cls, request: Message, arrays: Mapping[str, np.ndarray], digests: Mapping[str, str]) -> "RunRequest":
-        """Raises MalformedMessage if a fact is missing."""
+        """The request of a message.
+
+        Args:
+            arrays, digests: of the message, and those that it names from earlier requests.
+        Raises:
+            MalformedMessage: a fact is missing or malformed.
+        """
         reply_by_s = request.facts.get("reply_by_s")
         is_number = isinstance(reply_by_s, int | float) and not isinstance(reply_by_s, bool)
         plan, operation, run = request.digest("plan"), request.name("operation"), request.digest("run")
         index, seed = request.number("index"), request.number("seed", *_SEEDS)
         sources = parse_sources(request.fact("sources", list))
-        read = {name: digest for name, digest in digests.items() if name[:1] in ("b", "v")}
-        return cls(
-            plan, operation, run, index, seed, sources, arrays, read, float(reply_by_s or 0) if is_number else 0.0
-        )
+        of_operands = {name: digest for name, digest in digests.items() if name[:1] in ("b", "v")}
+        seconds = float(reply_by_s or 0) if is_number else 0.0
+        return cls(plan, operation, run, index, seed, sources, arrays, of_operands, seconds)
 
     @property
     def log_facts(self) -> dict[str, str]:
@@ -135,6 +144,7 @@ def check_sources(request: RunRequest, data: ClientData) -> tuple[Source, ...]:
 
 
 def _is_allowed(source: Source, claim: ValueSource, request: RunRequest, data: ClientData) -> bool:
+    """Whether a value may come from where the server says, `claim`, by what the plan says, `source`."""
     if source.kind == KEPT:
         if claim.name in NAMED_SOURCES or claim.path != source.path:
             return False
@@ -152,7 +162,7 @@ def _is_allowed(source: Source, claim: ValueSource, request: RunRequest, data: C
 
 
 def element_of(value: Any, path: tuple[int, ...]) -> Any:
-    """An element of a value."""
+    """The element of a value at a path of positions in nested structs."""
     for index in path:
         value = value[index]
     return value

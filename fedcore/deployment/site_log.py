@@ -20,6 +20,7 @@ MAX_REFUSALS_PER_DAY = 1000
 """Lines of a day about requests that were refused or failed; the last of them says that there are no more."""
 
 _LIMITED = ("refused", "failed")
+"""Kinds of lines of which a day has at most `MAX_REFUSALS_PER_DAY`."""
 
 
 class SiteLog:
@@ -44,10 +45,10 @@ class SiteLog:
         """Digest of the policy in force, which each line has."""
         self._lock = threading.Lock()
         self._day = ""
-        self._runs: list[dict[str, Any]] = []  # of the day
-        self._spent: list[dict[str, Any]] = []  # of all days
+        self._runs: list[dict[str, Any]] = []  # lines of the day
+        self._spent: list[dict[str, Any]] = []  # lines of all days
         self._refusals = 0  # of the day
-        self._read_bytes = 0
+        self._read_bytes = 0  # of the file, up to the end of the last whole line
 
     def write(self, what: str, **facts: Any) -> None:
         """Adds a line: the time in UTC, what happened, and its facts."""
@@ -63,9 +64,9 @@ class SiteLog:
     def _append(self, facts: dict[str, Any]) -> None:
         time = datetime.now(UTC).isoformat(timespec="seconds")
         line = {"time": time, **_bounded(facts), **({"policy": self.policy} if self.policy else {})}
-        is_cut = self.path.exists() and self.path.stat().st_size > self._read_bytes  # by a crash
+        ends_in_cut_line = self.path.exists() and self.path.stat().st_size > self._read_bytes  # by a crash
         with self.path.open("a", encoding="utf-8") as file:
-            file.write("\n" * is_cut + json.dumps(line) + "\n")
+            file.write("\n" * ends_in_cut_line + json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
         self.tell(line)
@@ -102,7 +103,7 @@ class SiteLog:
         if size_bytes < self._read_bytes or day < self._day:
             self._day, self._read_bytes, self._spent = "", 0, []
         if day != self._day:
-            self._day, self._runs, self._refusals, self._read_bytes = day, [], 0, self._read_bytes if self._day else 0
+            self._day, self._runs, self._refusals = day, [], 0
         if size_bytes == self._read_bytes:
             return
         with self.path.open("rb") as file:

@@ -16,6 +16,7 @@ from fedcore.deployment.site_tables import table_reader
 from fedcore.errors import FedcoreError, InvalidValue, brief
 
 RUN_TIMEOUT_S = 3600.0
+"""Seconds after which a run is stopped, where `site.toml` has no `run_timeout_s`."""
 
 
 @attrs.frozen
@@ -48,12 +49,12 @@ def read_settings(file: Path) -> SiteSettings:
     Raises:
         FedcoreError: the file cannot be read, or a setting is wrong; the message names it.
     """
-    content = _content(file)
-    place = {"name", "socket"} if "socket" in content else {"kit"}
-    keys = {*place, "policy", "log", "data", "key", "peers", "run_timeout_s"}
-    _check_keys(file, "", content, keys, {*place, "policy", "data"})
+    content = _read_toml(file)
+    network_keys = {"name", "socket"} if "socket" in content else {"kit"}
+    keys = {*network_keys, "policy", "log", "data", "key", "peers", "run_timeout_s"}
+    _check_keys(file, "", content, keys, {*network_keys, "policy", "data"})
     folder = file.parent
-    defaults = {**dict.fromkeys(place, ""), "policy": "", "log": "site.log"}
+    defaults = {**dict.fromkeys(network_keys, ""), "policy": "", "log": "site.log"}
     texts = {key: _text(file, key, content.get(key, default)) for key, default in defaults.items()}
     policy = PolicyFile(folder / texts["policy"])
     return SiteSettings(
@@ -70,19 +71,22 @@ def read_settings(file: Path) -> SiteSettings:
 
 
 def read_rules(file: Path) -> tuple[Policy, SiteData | None]:
-    """The policy of a file of rules; of a `site.toml` that policy which it names, and the data.
+    """The policy, and the data if the file is a `site.toml`: then the policy is that of the file which it names.
+
+    Args:
+        file: a policy's file, or a `site.toml`.
 
     Raises:
         FedcoreError: the file cannot be read, or a rule or a setting is wrong.
     """
-    content = _content(file)
+    content = _read_toml(file)
     if "data" not in content:
         return PolicyFile(file).newest.policy, None
     policy = _text(file, "policy", content.get("policy", ""))
     return PolicyFile(file.parent / policy).newest.policy, _data(file, content["data"])
 
 
-def _content(file: Path) -> dict[str, Any]:
+def _read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -92,6 +96,7 @@ def _content(file: Path) -> dict[str, Any]:
 
 
 def _identity(file: Path, content: dict) -> Identity | None:
+    """The identity of the settings `key` and `peers`; None without both."""
     if "key" not in content and "peers" not in content:
         return None
     key, peers = (_text(file, name, content.get(name)) for name in ("key", "peers"))
@@ -134,7 +139,7 @@ def _data(file: Path, table: Any) -> SiteData:
 
 
 def _missing(file: Path, table: dict) -> bool:
-    """Whether rows with blank cells are left out."""
+    """Whether rows with blank cells are left out: the setting `missing` of the table `[data]`."""
     if table.get("missing", "drop") != "drop":
         raise InvalidValue(f'{file}: data.missing is "drop", not {brief(table["missing"])}')
     return "missing" in table
@@ -149,9 +154,9 @@ def _categories(file: Path, table: dict, columns: dict[str, str | tuple[str, ...
     categories = table.get("categories", {})
     if not isinstance(categories, dict):
         raise InvalidValue(f'{file}: [data.categories] has a list for a column, such as sex = ["f", "m"]')
-    there = {name for value in columns.values() for name in ([value] if isinstance(value, str) else value)}
+    names = {name for value in columns.values() for name in ([value] if isinstance(value, str) else value)}
     for name in categories:
-        if name not in there:
+        if name not in names:
             raise InvalidValue(f"{file}: data.categories.{name} is of no column of data.elements")
     return {name: _texts(file, f"data.categories.{name}", value) for name, value in categories.items()}
 
@@ -166,6 +171,7 @@ def _texts(file: Path, key: str, value: Any) -> tuple[str, ...]:
 
 
 def _image_size(file: Path, value: Any) -> tuple[int, int] | None:
+    """(Height, width) to which images are resized; None if they are not."""
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != 2:
@@ -174,18 +180,23 @@ def _image_size(file: Path, value: Any) -> tuple[int, int] | None:
     return height, width
 
 
-def _columns(file: Path, leaf: str, value: Any) -> Iterator[tuple[str, str | tuple[str, ...]]]:
-    """The columns of each leaf of an element, by the path of the leaf."""
+def _columns(file: Path, path: str, value: Any) -> Iterator[tuple[str, str | tuple[str, ...]]]:
+    """For each leaf of an element its path, and its column or the columns that are its vector.
+
+    Args:
+        path: of the part of the element that `value` describes; empty for the whole element.
+        value: a column, a list of columns, or a table of parts.
+    """
     if isinstance(value, dict) and value:
         for name, part in value.items():
-            yield from _columns(file, f"{leaf}.{name}" if leaf else name, part)
+            yield from _columns(file, f"{path}.{name}" if path else name, part)
     elif isinstance(value, str):
-        yield leaf, value
+        yield path, value
     elif isinstance(value, list) and value and all(isinstance(v, str) for v in value):
-        yield leaf, tuple(value)
+        yield path, tuple(value)
     else:
         raise InvalidValue(
-            f"{file}: data.elements.{leaf} is a column, a list of columns, or a table of such, not {brief(value)}"
+            f"{file}: data.elements.{path} is a column, a list of columns, or a table of such, not {brief(value)}"
         )
 
 
@@ -227,6 +238,7 @@ def _text(file: Path, key: str, value: Any) -> str:
 
 
 def _number(file: Path, key: str, value: Any, least: int) -> int | None:
+    """A setting that is a whole number; None if it is not set."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < least:

@@ -15,7 +15,6 @@ from fedcore.errors import FedcoreError
 MAX_MESSAGE_BYTES = 2**31 - 1
 """Equal to that of `fedcore.runtime.network.messages`, which would import TensorFlow into a SuperNode's app."""
 
-
 MAX_CONNECTIONS = 32
 """Connections at once; a further one waits."""
 

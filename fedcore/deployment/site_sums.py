@@ -50,16 +50,16 @@ class Identity:
             FedcoreError: a file cannot be read, or has no such keys.
         """
         try:
-            private = load_pem_private_key(key.read_bytes(), None)
-            public = {name: bytes.fromhex(text) for name, text in tomllib.loads(peers.read_text()).items()}
+            private_key = load_pem_private_key(key.read_bytes(), None)
+            public_keys = {name: bytes.fromhex(text) for name, text in tomllib.loads(peers.read_text()).items()}
         except OSError as error:
             fix = f"\n  fix: fedcore site key {key} makes a key" if error.filename == str(key) else ""
             raise FedcoreError(f"cannot read {error.filename}: {error.strerror}{fix}") from None
         except (ValueError, TypeError, AttributeError) as error:
             raise FedcoreError(f"{key} or {peers} has no keys: {error}") from None
-        if not isinstance(private, Ed25519PrivateKey) or any(len(raw) != 32 for raw in public.values()):
+        if not isinstance(private_key, Ed25519PrivateKey) or any(len(raw) != 32 for raw in public_keys.values()):
             raise FedcoreError(f"{key} and {peers} have Ed25519 keys, which `fedcore site key` makes")
-        return cls(private, public)
+        return cls(private_key, public_keys)
 
 
 def write_key(file: Path) -> str:
@@ -85,6 +85,8 @@ class SiteSum:
         index: of the site among the clients.
         transcript: what the server has told, from which the masks are derived.
         peers: for each client its public key, by the site's list.
+        leaves: the leaves of the partial that are masked, as integers of a vector.
+        client: the client's side of the protocol.
     """
 
     index: int
@@ -105,7 +107,7 @@ class SiteSum:
         server_key: bytes,
         work: ClientWork,
     ) -> "SiteSum":
-        """Joins a session.
+        """Joins a session, for the site `site` at place `index` of the session's clients.
 
         The layout of the vectors is computed from the plan here, and the keys of the other clients are those of the
         site's own list, so that the server decides neither.
@@ -123,6 +125,7 @@ class SiteSum:
         peers = tuple(identity.peers[name] for name in names)
         if len({*peers}) < len(peers):
             raise MalformedMessage(f"{site} knows one key of several sites of the session")
+        # As `Terms` packs them: number of clients, degree, threshold (4 bytes each), then a nonce of 16 bytes.
         if len(packed_terms) < 28 or len(server_key) != KEY_BYTES:
             raise MalformedMessage("the terms of a session are too short")
         degree, threshold = np.frombuffer(packed_terms[4:12], "<u4").tolist()
@@ -141,8 +144,8 @@ class SiteSum:
         The server can drop as many clients as the threshold allows, and it may choose the values of clients with other
         sources, so neither protects this client.
         """
-        lost = max(0, self.terms.clients - self.terms.threshold)
-        return self.transcript.alike(self.index) - lost
+        most_lost = max(0, self.terms.clients - self.terms.threshold)
+        return self.transcript.alike(self.index) - most_lost
 
     def check_run(self, run: RunRequest) -> None:
         """Checks that a run is the one that the session was joined for.

@@ -3,6 +3,8 @@
 The sites agree on labels and categories: numbered by its own data, a site that lacks a class would train wrong labels.
 """
 
+import contextlib
+import csv
 import functools
 import json
 import sqlite3
@@ -14,6 +16,7 @@ import numpy as np
 from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
 
 Columns = Mapping[str, np.ndarray]
+"""The columns of a table by name, each with an entry for each row."""
 
 
 def table_reader(
@@ -22,7 +25,9 @@ def table_reader(
     image_size: tuple[int, int] | None = None,
     labels: tuple[str, ...] | None = None,
 ) -> Callable[[Sequence[str]], Columns]:
-    """The function that reads columns of a file, or of a folder of images; each column is read once.
+    """The function (names) -> columns of a file, or of a folder of images.
+
+    A set of columns is read once, and again when the file has changed.
 
     Args:
         table: of a SQLite database; the group of an HDF5 file, by default its root.
@@ -30,6 +35,7 @@ def table_reader(
         labels: the folders of a folder of images, in the order of their numbers.
     Raises:
         InvalidValue: the file is of a format that sites do not read.
+        FedcoreError: from the function: the file cannot be read, or lacks a column.
     """
     readers: dict[str, Callable[[Path, Sequence[str], str | None], Columns]] = {
         ".csv": _read_csv,
@@ -50,36 +56,40 @@ def table_reader(
 
     @functools.lru_cache(maxsize=64)
     def read_once(names: tuple[str, ...], state: str) -> Columns:
-        try:
-            return read(file, names, table)
-        except UnknownColumn as error:
-            there = ", ".join(map(brief, error.there[:20]))
-            raise TypeMismatch(f"{file} has no column {error.name}; it has {there}") from None
+        return read(file, names, table)
 
     def columns(names: Sequence[str]) -> Columns:
         try:
             return read_once(tuple(names), state_of(file))
+        except _UnknownColumn as error:
+            columns_there = ", ".join(map(brief, error.columns_there[:20]))
+            raise TypeMismatch(f"{file} has no column {error.name}; it has {columns_there}") from None
+        except FedcoreError:
+            raise
         except OSError as error:
             raise FedcoreError(f"cannot read {file}: {error.strerror or error}") from None
         except UnicodeDecodeError:
             raise FedcoreError(f"{file} is no text in UTF-8: save it in that encoding") from None
+        except (sqlite3.Error, KeyError, ValueError) as error:  # a damaged file, or no such table in it
+            raise FedcoreError(f"cannot read {file}: {error}") from None
 
     return columns
 
 
-class UnknownColumn(Exception):
-    """A table has no such column."""
+class _UnknownColumn(Exception):
+    """A table has no column `name`."""
 
-    def __init__(self, name: str, there: Sequence[str]) -> None:
+    def __init__(self, name: str, columns_there: Sequence[str]) -> None:
         super().__init__(name)
         self.name = name
-        self.there = list(there)
+        self.columns_there = columns_there
 
 
-def _check_columns(names: Sequence[str], there: Sequence[str]) -> None:
+def _check_columns(names: Sequence[str], columns_there: Sequence[str]) -> None:
+    """Raises _UnknownColumn where a name is none of the table's columns."""
     for name in names:
-        if name not in there:
-            raise UnknownColumn(name, there)
+        if name not in columns_there:
+            raise _UnknownColumn(name, columns_there)
 
 
 def state_of(file: Path) -> str:
@@ -134,6 +144,7 @@ _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 
 
 def _images(files: Sequence[Path], size: tuple[int, int] | None) -> np.ndarray:
+    """uint8 [n, height, width, channels]: the decoded images, resized to (height, width) if `size` is given."""
     import tensorflow as tf
 
     images: list[np.ndarray] = []
@@ -154,8 +165,6 @@ def _images(files: Sequence[Path], size: tuple[int, int] | None) -> np.ndarray:
 
 
 def _read_csv(file: Path, names: Sequence[str], table: str | None) -> Columns:
-    import csv
-
     with file.open(newline="", encoding="utf-8-sig") as text:
         rows = csv.DictReader(text)
         _check_columns(names, rows.fieldnames or [])
@@ -171,7 +180,7 @@ def _read_csv(file: Path, names: Sequence[str], table: str | None) -> Columns:
 
 
 def parse_texts(values: list) -> np.ndarray:
-    """Numbers if all values are; whole numbers if all are texts of such."""
+    """The cells of a column as numbers, if all are numbers or texts of numbers; else as an array of objects."""
     array = np.array(values)
     if array.dtype.kind in "biuf":
         return array
@@ -207,14 +216,16 @@ def _read_hdf5(file: Path, names: Sequence[str], table: str | None) -> Columns:
 def _read_sqlite(file: Path, names: Sequence[str], table: str | None) -> Columns:
     if not table:
         raise InvalidValue(f"{file} is a database: data.table names its table")
-    with sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True) as database:
-        there = [row[1] for row in database.execute(f"pragma table_info({_quote(table)})")]
-        _check_columns(names, there)
+    with contextlib.closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        columns_there = [row[1] for row in database.execute(f"pragma table_info({_quote(table)})")]
+        if not columns_there:
+            raise InvalidValue(f"{file} has no table {table}")
+        _check_columns(names, columns_there)
         query = f"select {', '.join(map(_quote, names))} from {_quote(table)} order by rowid"
         rows = database.execute(query).fetchall()
-    database.close()
     return {name: np.array([row[i] for row in rows]) for i, name in enumerate(names)}
 
 
 def _quote(name: str) -> str:
+    """A name of a table or column in SQL."""
     return '"' + name.replace('"', '""') + '"'

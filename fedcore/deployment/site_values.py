@@ -33,7 +33,8 @@ class KeptValue:
     """A value that is to be kept, as a later stage finds it, whether in memory or in its file.
 
     Args:
-        arrays: of the file; None for a value with sequences, which stays in memory only.
+        value: as a later stage gets it.
+        arrays: by name, those of the file; None for a value with sequences, which stays in memory only.
     """
 
     value: Any
@@ -70,7 +71,7 @@ class SiteValues:
         self._folder = folder
         self._memory: LruEntries[str, Any] = LruEntries(MAX_VALUES)
         self._lock = threading.Lock()
-        self._kinds: set[str] | None = None
+        self._kinds: set[str] | None = None  # digests of the kinds stored ever; None until their file is read
 
     def store(self, plan: str, name: KeptName, kept: KeptValue, type_: Type, kind: str) -> None:
         """Stores a value, unless there has been one of its kind."""
@@ -84,6 +85,7 @@ class SiteValues:
         self._put(_key(plan, name), FAILED, Message({"kind": "failure"}) if _has_file(type_) else None, kind)
 
     def _put(self, key: str, value: Any, message: Message | None, kind: str) -> None:
+        """Keeps a value in memory and, as a message, in its file, unless there has been one of its kind."""
         with self._lock:
             self._folder.mkdir(exist_ok=True)
             with (self._folder / "kinds").open("a+") as file:  # the digest of each kind, a line each
@@ -100,6 +102,7 @@ class SiteValues:
                 self._write(key, message)
 
     def _write(self, key: str, message: Message) -> None:
+        """Writes the file of a value, and deletes the oldest files beyond `MAX_FILES`."""
         write_whole(self._file(key), message.to_bytes())
         for old in sorted(self._folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)[:-MAX_FILES]:
             old.unlink(missing_ok=True)
@@ -159,6 +162,7 @@ def _parse_file(content: bytes) -> Any:
 
 
 def _key(plan: str, name: KeptName) -> str:
+    """The key of a value in memory, and the name of its file."""
     return _digest(f"{plan}/{name}")
 
 

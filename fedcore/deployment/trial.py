@@ -108,12 +108,13 @@ def trial(directory: Path) -> Iterator[Trial]:
 
 
 def _check(folder: Path, names: tuple[str, ...]) -> None:
+    """Raises FedcoreError with all that `fedcore site check` finds wrong at the sites."""
     wrong = []
     for name in names:
         findings = check_site(read_settings(folder / "sites" / name / "site.toml"), connects=False)
         wrong += [f"  {name}: {f.part}: {f.text}" for f in findings if f.state == "wrong"]
     if wrong:
-        raise FedcoreError(_named("\n".join(["the sites do not start", *wrong]), folder))
+        raise FedcoreError(_with_users_paths("\n".join(["the sites do not start", *wrong]), folder))
 
 
 @contextlib.contextmanager
@@ -137,17 +138,22 @@ def _interrupted_by_end(processes: dict[str, subprocess.Popen]) -> Iterator[None
 
 
 def _last_lines(folder: Path, name: str) -> str:
-    """The end of what a site's process has printed, which its log has too, but for how it ended."""
+    """The last lines that a site's process has printed, which say how it ended."""
     lines = (folder / "sites" / name / "output.txt").read_text(errors="replace").splitlines()
-    return _named("\n    ".join([f"{name} has printed", *lines[-SHOWN_LINES:]]), folder)
+    return _with_users_paths("\n    ".join([f"{name} has printed", *lines[-SHOWN_LINES:]]), folder)
 
 
-def _named(text: str, folder: Path) -> str:
-    """A text with the names of the user's files in the place of their copies."""
+def _with_users_paths(text: str, folder: Path) -> str:
+    """A text in which paths of the trial's copies become those of the user's files.
+
+    Args:
+        folder: `.trial` of the project's directory, which has the copies.
+    """
     return text.replace(str(folder), str(folder.parent))
 
 
 def _start(folder: Path) -> subprocess.Popen:
+    """Starts the process of a site in its folder. It ends when its standard input is closed."""
     package = str(Path(fedcore.__file__).parent.parent)
     path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-P", "-m", "fedcore", "site", "run", str(folder / "site.toml"), "--while-open"]
@@ -158,7 +164,7 @@ def _start(folder: Path) -> subprocess.Popen:
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,  # Ctrl-C is this process's, which then ends the sites
+            start_new_session=True,  # Ctrl-C reaches this process only, which then ends the sites
         )
 
 

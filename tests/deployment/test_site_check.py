@@ -196,3 +196,29 @@ def test_a_bound_of_epsilon_for_plans_that_nobody_has_read_is_wrong(folder):
 
     text = "max_epsilon needs digests or signers: a plan that nobody has read trains nothing"
     assert ("policy", text) in wrong(folder)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ('{"x": np.zeros((3, 2)), "y": np.zeros(3, np.int32)}', "data does not fit"),
+        ("tf.data.Dataset.from_tensors({'x': np.zeros(2, np.float32), 'y': 0}).repeat()", "data repeats without end"),
+    ],
+    ids=["float64", "endless"],
+)
+def test_the_value_of_a_function_is_checked_by_its_type(folder, value, problem):
+    (folder / "own.py").write_text(f"import numpy as np\nimport tensorflow as tf\ndef load():\n    return {value}\n")
+    (folder / "site.toml").write_text(SITE.partition("[data]")[0] + '[data]\nfunction = "own.py:load"\n')
+
+    ((part, text),) = wrong(folder, "--element", "<x=float32[2],y=int32>")
+
+    assert part == "data"
+    assert text.startswith(problem)
+
+
+def test_a_site_toml_in_another_encoding_is_told(folder):
+    (folder / "site.toml").write_bytes(SITE.encode() + "# Ä".encode("latin-1"))
+
+    result = CliRunner().invoke(main, ["site", "check", str(folder / "site.toml")], prog_name="fedcore")
+
+    assert "is no TOML" in result.output

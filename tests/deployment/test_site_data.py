@@ -309,3 +309,26 @@ def test_a_vector_with_a_column_that_may_not_be_read_is_zeros(tmp_path):
     (batch,) = data.only(frozenset({"age", "label"})).dataset(ROWS)
 
     assert (batch["x"].numpy().tolist(), batch["y"].numpy().tolist()) == ([[0, 0], [0, 0]], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "table"), [("table.sqlite", "patients"), ("table.h5", None), ("table.parquet", None), ("table.csv", None)]
+)
+def test_a_damaged_file_is_told_by_its_name(tmp_path, name, table):
+    if name == "table.parquet":
+        pytest.importorskip("pyarrow")
+    (tmp_path / name).write_bytes(b"\x80damaged" * 100)
+    line = "" if table is None else f'table = "{table}"\n'
+    data = settings_of(tmp_path, f'file = "{name}"\n{line}').data
+
+    with pytest.raises(FedcoreError, match=name):
+        data.dataset(ROWS)
+
+
+def test_a_table_that_is_not_in_its_file_is_told(tmp_path):
+    sqlite3.connect(tmp_path / "table.sqlite").close()
+    h5py = pytest.importorskip("h5py")
+    h5py.File(tmp_path / "table.h5", "w").close()
+    for name, problem in {"table.sqlite": "has no table patients", "table.h5": "cannot read"}.items():
+        with pytest.raises(FedcoreError, match=problem):
+            settings_of(tmp_path, f'file = "{name}"\ntable = "patients"\n').data.dataset(ROWS)
