@@ -215,6 +215,7 @@ class ClientDataset(private_api.LazyDataset):
         return self._step(_plain_step("cache")) if varies else self
 
     def _step(self, step: Step) -> "ClientDataset":
+        """The dataset with a further step."""
         shuffles = step.kind == "shuffle" or self._before is not None
         return ClientDataset(self._columns.then(step), self if shuffles else None)
 
@@ -250,6 +251,7 @@ class ClientDataset(private_api.LazyDataset):
 
 
 def _buffer_size(size: SupportsIndex | tf.Tensor | None) -> int:
+    """The size of a shuffle's buffer, as a step has it; 0 for all elements."""
     if size is None:
         return 0
     try:
@@ -330,7 +332,10 @@ def _rows_of(column: np.ndarray | tf.Tensor) -> str:
 
 
 def _row_form(columns: object, leaves: list) -> tuple:
-    """Hashable key for the row type of nested columns: containers, dtypes and shapes.
+    """Hashable key for the row type of nested columns, for `_element_of`.
+
+    Of a column (its dtype, the shape of a row), where the shape is None if it has no rows; of a container (its class,
+    the names of its fields or None, the key of each part).
 
     Args:
         leaves: a list to which the columns are appended, in the order of the type.
@@ -364,7 +369,7 @@ def _element_of(form: tuple) -> Type | None:
 
 _TracedMaps: TypeAlias = "weakref.WeakKeyDictionary[Callable, dict[Type, tuple[Hashable, TracedGraph | None]]]"
 _traced_maps: _TracedMaps = weakref.WeakKeyDictionary()
-"""Functions -> by element type the values that the function referred to, and its graph."""
+"""Function -> by element type the values that it referred to (`values_held`), and its graph (`traced_map`)."""
 
 
 def traced_map(fn: Callable, element: Type) -> TracedGraph | None:
@@ -393,6 +398,7 @@ class _Function:
 
 @functools.lru_cache(maxsize=256)
 def _traced_once(function: _Function, element: Type) -> TracedGraph | None:
+    """The graph of a function, which equivalent ones share."""
     return _trace(function.function, element)
 
 
@@ -421,7 +427,7 @@ def _row_mask(columns: Columns, predicate: TracedGraph) -> np.ndarray:
 
 @functools.lru_cache(maxsize=128)
 def _mask(layout: Layout, predicate: TracedGraph) -> Callable:
-    """A function (columns) -> bool [rows], shared by all clients of a layout."""
+    """A function (row numbers, *columns) -> bool [rows], traced once for all clients of a layout."""
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), *layout.column_specs()])
     def mask(rows: tf.Tensor, *columns: tf.Tensor) -> tf.Tensor:
@@ -441,9 +447,9 @@ def _base(columns: Columns) -> tf.data.Dataset:
         return rows.map(lambda row: to_python(unflatten(read_row(row, *tensors), element), element))
     if groups is None:
         return tf.data.Dataset.from_tensor_slices(to_python(unflatten(list(columns.arrays), element), element))
-    arrays = [tf.convert_to_tensor(c) for c in columns.arrays]
+    arrays = [tf.convert_to_tensor(array) for array in columns.arrays]
     rows = tf.data.Dataset.from_tensor_slices((groups[:-1], groups[1:]))
-    return rows.map(lambda b, e: to_python(unflatten([c[b:e] for c in arrays], element), element))
+    return rows.map(lambda start, stop: to_python(unflatten([array[start:stop] for array in arrays], element), element))
 
 
 @functools.lru_cache(maxsize=128)
@@ -474,7 +480,8 @@ def _real_map(dataset: tf.data.Dataset, step: Step, *, filters: bool = False) ->
 
 def _real_shuffle(dataset: tf.data.Dataset, step: Step) -> tf.data.Dataset:
     """A `shuffle` of the real dataset with the step's seeds; the buffer holds all elements if the step has no size."""
-    size = step.number or max(1, int(dataset.cardinality()))
+    cardinality = int(dataset.cardinality())  # unknown behind a filter
+    size = step.number or (WHOLE_DATASET if cardinality == tf.data.UNKNOWN_CARDINALITY else max(1, cardinality))
     if step.seeds is None:
         return dataset.shuffle(size, reshuffle_each_iteration=step.reshuffles)
     if step.seeds == shuffle_seeds(step.seeds[1]):
@@ -492,7 +499,7 @@ def _real_shuffle(dataset: tf.data.Dataset, step: Step) -> tf.data.Dataset:
     return tf.data.experimental.from_variant(variant, dataset.element_spec)
 
 
-_REAL: dict[str, Callable] = {
+_REAL: dict[str, Callable[[tf.data.Dataset, Step], tf.data.Dataset]] = {
     "repeat": lambda dataset, step: dataset.repeat(step.number),
     "shuffle": _real_shuffle,
     "take": lambda dataset, step: dataset.take(step.number),

@@ -33,7 +33,7 @@ def are_columns(value: object, type_: SequenceType) -> bool:
 def no_dataset(value: object, type_: SequenceType, path: str) -> TypeMismatch:
     """The error for an argument that is no dataset, such as arrays."""
     have, arrays = _as_columns(value)
-    if have is None:
+    if have is None:  # not even columns
         return TypeMismatch(
             f"{path} is {_describe(value)}, but a sequence of type {type_} is wanted: a dataset or a list of elements"
         )
@@ -75,6 +75,14 @@ def no_fit_of_clients(have: Type, want: SequenceType, name: str, taker: str) -> 
 
 
 def _with_fixes(text: str, have: Type, want: SequenceType, batch: str, path: str) -> TypeMismatch:
+    """The error with the fix that the types show, if there is one.
+
+    Args:
+        text: the message without a fix.
+        have: the type of an element.
+        batch: the fix where batches of the elements would fit.
+        path: the argument.
+    """
     cast = "tf.cast in a .map() of the data; or give the model their type: from_keras_model(…, input_spec=)"
     batches = type_of_batches(have)
     fixes = []
@@ -119,10 +127,12 @@ def _lacks_shapes(have: Type, want: Type) -> bool:
 
 
 def _may_be_batch(type_: Type) -> bool:
+    """Whether each tensor of an element has a first axis."""
     return all(t.shape for t in tensor_leaves(type_))
 
 
 def _row(type_: Type) -> Type:
+    """The type of an element of batches; see `type_of_batches`."""
     return map_tensors(lambda t: TensorType(t.dtype, (t.shape or (None,))[1:]), type_)
 
 
@@ -140,7 +150,7 @@ def _as_columns(value: Any) -> tuple[Type | None, object]:
 
 
 def _describe(value: Any) -> str:
-    """A short description of the value."""
+    """The value in a few words, for a message."""
     if is_table(value):
         return f"a {type(value).__name__} of {len(value):,} rows"
     if isinstance(value, Mapping):

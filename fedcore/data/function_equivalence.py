@@ -14,12 +14,13 @@ import numpy as np
 import tensorflow as tf
 
 _CONSTANT = (bool, int, float, complex, str, bytes, type(None), tf.DType, np.dtype)
-
+"""Types of values that are compared by their content."""
 
 _FIXED = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, np.ufunc)
+"""Types of values that are compared by identity, since they do not change."""
 
-
-_LONGEST = 1000  # entries of a container that are compared
+_LONGEST = 1000
+"""Entries of the longest container whose entries are compared."""
 
 
 class _Changing(Exception):
@@ -33,7 +34,7 @@ class _Itself:
     value: object = attrs.field(eq=id)
 
 
-_Others: TypeAlias = Callable[[object, list[str], tuple], Hashable]
+_KeyOfOther: TypeAlias = Callable[[object, list[str], tuple], Hashable]
 """(an object that may change, names in the code, the objects that lead to it) -> its part of a key."""
 
 
@@ -45,7 +46,7 @@ def equivalence_key(fn: Callable) -> Hashable | None:
     attributes whose names occur in the code. Functions of libraries count as immutable.
     """
     try:
-        return _of(fn, (), _refuse) if isinstance(fn, types.FunctionType) else None
+        return _function_key(fn, (), _refuse) if isinstance(fn, types.FunctionType) else None
     except _Changing:
         return None
 
@@ -58,10 +59,10 @@ def values_held(fn: Callable) -> Hashable:
     """
     if isinstance(fn, functools.partial):
         return values_held(fn.func), _content((*fn.args, *fn.keywords.items()), [], ())
-    return _of(fn, (), _content) if isinstance(fn, types.FunctionType) else _content(fn, [], ())
+    return _function_key(fn, (), _content) if isinstance(fn, types.FunctionType) else _content(fn, [], ())
 
 
-def _of(fn: types.FunctionType, above: tuple, others: _Others) -> Hashable:
+def _function_key(fn: types.FunctionType, above: tuple, others: _KeyOfOther) -> Hashable:
     """Key of a function: its code, the keys of its closure and defaults, and those of the globals that its code names.
 
     Args:
@@ -84,17 +85,17 @@ def _of(fn: types.FunctionType, above: tuple, others: _Others) -> Hashable:
     )
 
 
-def _attributes_of(held: Mapping[str, object], names: list[str], above: tuple, others: _Others) -> Hashable:
-    """Keys of the variables of a module, or attributes of a class, that have one of the names."""
-    return tuple((name, _value(held[name], names, above, others)) for name in names if name in held)
+def _attributes_of(attributes: Mapping[str, object], names: list[str], above: tuple, others: _KeyOfOther) -> Hashable:
+    """(Name, key) of each variable of a module, or attribute of a class, that has one of the names."""
+    return tuple((name, _value(attributes[name], names, above, others)) for name in names if name in attributes)
 
 
-def _values(values: Iterable, names: list[str], above: tuple, others: _Others) -> Hashable:
+def _values(values: Iterable, names: list[str], above: tuple, others: _KeyOfOther) -> Hashable:
     return tuple(_value(v, names, above, others) for v in values)
 
 
-def _value(value: object, names: list[str], above: tuple, others: _Others) -> Hashable:
-    """Key of a value that a function refers to; arguments as for `_of`.
+def _value(value: object, names: list[str], above: tuple, others: _KeyOfOther) -> Hashable:
+    """Key of a value that a function refers to; arguments as for `_function_key`.
 
     Args:
         names: the names in the function's code, by which attributes of modules and classes are chosen.
@@ -106,7 +107,7 @@ def _value(value: object, names: list[str], above: tuple, others: _Others) -> Ha
     if isinstance(value, tuple):
         return _values(value, names, above, others)
     if isinstance(value, types.FunctionType) and not any(isinstance(v, types.ModuleType) for v in above):
-        return _of(value, above, others)
+        return _function_key(value, above, others)
     if isinstance(value, types.ModuleType | type):
         is_above = any(value is v for v in above)
         return _Itself(value), () if is_above else _attributes_of(vars(value), names, (*above, value), others)
@@ -116,11 +117,14 @@ def _value(value: object, names: list[str], above: tuple, others: _Others) -> Ha
 
 
 def _refuse(value: object, names: list[str], above: tuple) -> Hashable:
+    """The `_KeyOfOther` of `equivalence_key`."""
     raise _Changing
 
 
 def _content(value: object, names: list[str], above: tuple) -> Hashable:
-    """The entries of a container, the bytes of an array, or the attributes of an instance."""
+    """The `_KeyOfOther` of `values_held`: by the entries of a container, the bytes of an array, or the attributes of an
+    instance.
+    """
     if any(value is v for v in above):
         return _Itself(value)
     above = (*above, value)
@@ -131,8 +135,8 @@ def _content(value: object, names: list[str], above: tuple) -> Hashable:
     if isinstance(value, tuple | list | set | frozenset) and len(value) <= _LONGEST:
         return type(value), _values(value, names, above, _content)
     directly = (*_CONSTANT, tuple, list, dict, set, np.ndarray, np.generic)
-    held = [(k, v) for k, v in getattr(value, "__dict__", {}).items() if isinstance(v, directly)]
-    return _Itself(value), tuple((name, _value(v, names, above, _content)) for name, v in held)
+    attributes = [(k, v) for k, v in getattr(value, "__dict__", {}).items() if isinstance(v, directly)]
+    return _Itself(value), tuple((name, _value(v, names, above, _content)) for name, v in attributes)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

@@ -37,8 +37,8 @@ READ_ELEMENTS, READ_BYTES = 64, 1 << 20
 """Elements of a dataset that are read together, and their bytes. A `map` before a larger batch takes thrice as long."""
 
 
-def _as_written() -> tf.data.Options:
-    """Options under which `tf.data` rewrites no pipeline, which takes 4 ms a dataset and is worth it for large ones."""
+def _without_optimizations() -> tf.data.Options:
+    """Options under which `tf.data` rewrites no pipeline: a rewrite takes 4 ms, which only large datasets are worth."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
@@ -99,14 +99,18 @@ class DrawnAtCall:
     draws: ClassVar[bool] = True
 
     def draw(self, seed: int, number: int = 0) -> Columns | Stream:
-        """The elements of one call; see `Columns.drawn`. A stream if they have more than `HELD_BYTES`."""
+        """The elements of one call; a stream if they have more than `HELD_BYTES`.
+
+        Args:
+            seed, number: as for `Columns.drawn`.
+        """
 
         def open_() -> tf.data.Dataset:
             varies = why_elements_vary(self.dataset) is not None
             return restart(self.dataset, fold_in(seed, number)) if varies else self.dataset
 
-        def read(most: float) -> Columns | None:
-            return _read(open_(), self.type.element, most, self.path)
+        def read(max_bytes: float) -> Columns | None:
+            return _read(open_(), self.type.element, max_bytes, self.path)
 
         def read_all() -> Columns:
             columns = read(math.inf)
@@ -148,23 +152,27 @@ def _read(dataset: tf.data.Dataset, type_: Type, max_bytes: float, path: str) ->
     Args:
         type_: of the elements.
     """
-    at_once, read_type = _elements_at_once(dataset, type_), type_
+    at_once, part_type = _elements_at_once(dataset, type_), type_
     if 0 < known_size_bytes(dataset) <= READ_BYTES:
-        dataset = dataset.with_options(_as_written())
+        dataset = dataset.with_options(_without_optimizations())
     if at_once > 1:
-        dataset, read_type = dataset.batch(at_once), type_of_batches(type_)
+        dataset, part_type = dataset.batch(at_once), type_of_batches(type_)
     parts, size_bytes = [], 0
     for x in dataset:
-        parts.append(_element(x, read_type, path))
+        parts.append(_element(x, part_type, path))
         size_bytes += _size_bytes(parts[-1])
         if size_bytes > max_bytes:
             return None
-    columns = _from_elements(parts, read_type)
-    return Columns(type_, columns.arrays) if at_once > 1 else columns
+    columns = _from_elements(parts, part_type)
+    return Columns(type_, columns.arrays) if at_once > 1 else columns  # rows of batches are elements
 
 
 def _elements_at_once(dataset: tf.data.Dataset, type_: Type) -> int:
-    """How many elements of a dataset to read together; 1 if they may differ in shape."""
+    """How many elements of a dataset to read together; 1 if they may differ in shape.
+
+    Args:
+        type_: of the elements, as the columns have it.
+    """
     specs = tf.nest.flatten(dataset.element_spec)
     if not specs or not all(isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined() for spec in specs):
         return 1
@@ -198,7 +206,7 @@ def _check_element(have: Type, want: SequenceType, path: str) -> None:
 
 
 def _elements(value: Iterable, type_: SequenceType, path: str) -> list:
-    """The elements of an iterable, converted to their type."""
+    """The elements of an iterable, as `_element` converts them; an error has a fix where the type shows one."""
     elements = []
     for index, x in enumerate(value):
         try:
@@ -214,6 +222,7 @@ def _elements(value: Iterable, type_: SequenceType, path: str) -> list:
 
 
 def _type_of(element: object) -> Type | None:
+    """The type of an element of arrays; None if it has none."""
     try:
         return to_type(tf.nest.map_structure(np.asarray, element))
     except (FedcoreError, ValueError, TypeError):
@@ -221,6 +230,11 @@ def _type_of(element: object) -> Type | None:
 
 
 def _element(x: object, type_: Type, path: str) -> Any:
+    """An element as nested tuples of numpy arrays.
+
+    Raises:
+        TypeMismatch: it does not fit the type.
+    """
     if isinstance(type_, StructType):
         parts = zip(elements_of(x, type_, path), type_.types, strict=True)
         return tuple(_element(part, t, path) for part, t in parts)

@@ -55,7 +55,11 @@ _STATE = {
 _CACHES = ("CacheDataset", "CacheDatasetV2")
 
 _PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc", "GeneratorDataset"})
+"""Operations that call Python."""
+
 _FILES = ("TFRecord", "TextLine", "FixedLengthRecord", "CSVDataset", "SqlDataset", "ReadFile", "MatchingFiles", "Load")
+"""Beginnings of the names of operations that read files."""
+
 _STATELESS = frozenset(
     {
         *("Print", "PrintV2", "Assert", "DummySeedGenerator", "DummyMemoryCache", "_Retval", "_Arg"),
@@ -66,8 +70,8 @@ _STATELESS = frozenset(
 
 _VARIABLES = ("VarHandleOp", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "RngReadAndSkip")
 
-
 _reasons: "weakref.WeakKeyDictionary[tf.data.Dataset, str | None]" = weakref.WeakKeyDictionary()
+"""Cache of `why_elements_vary`."""
 
 
 def why_elements_vary(dataset: tf.data.Dataset) -> str | None:
@@ -98,6 +102,7 @@ def _is_random(node: node_def_pb2.NodeDef) -> bool:
 
 
 def _why_it_varies(node: node_def_pb2.NodeDef) -> str | None:
+    """Why the results of an operation may differ between iterations; None if they cannot."""
     if node.op in _PYTHON:
         return "it calls Python"
     if node.op.startswith(_FILES):
@@ -106,10 +111,9 @@ def _why_it_varies(node: node_def_pb2.NodeDef) -> str | None:
         return "it draws random numbers"
     if node.op in _VARIABLES or node.op.startswith("Mutable"):
         return "it reads what may change"
-    is_dataset = "Dataset" in node.op
-    return (
-        f"the op {node.op} has state" if is_stateful(node.op) and not is_dataset and node.op not in _STATELESS else None
-    )
+    if is_stateful(node.op) and "Dataset" not in node.op and node.op not in _STATELESS:
+        return f"the op {node.op} has state"
+    return None
 
 
 def has_seeds_of_its_own(fn: Callable, element_spec: object) -> bool:
@@ -164,7 +168,8 @@ def graph_def_of(dataset: tf.data.Dataset) -> graph_pb2.GraphDef | None:
         return None
 
 
-def _nodes(graph_def: graph_pb2.GraphDef) -> Iterator:
+def _nodes(graph_def: graph_pb2.GraphDef) -> Iterator[node_def_pb2.NodeDef]:
+    """The nodes of the graph, then those of its functions."""
     yield from graph_def.node
     for function in graph_def.library.function:
         yield from function.node_def
@@ -176,25 +181,26 @@ def _takes_seeds(node: node_def_pb2.NodeDef) -> bool:
 
 
 def _is_unseeded(node: node_def_pb2.NodeDef) -> bool:
+    """Whether the node is a random operation for which the user set no seed."""
     return _takes_seeds(node) and not (node.attr["seed"].i or node.attr["seed2"].i)
 
 
 def _keeps_state(graph_def: graph_pb2.GraphDef) -> bool:
     """Whether a copy would lose the state of a variable: a function assigns it."""
-    reseeded = {place.variable for place in _seed_variables(graph_def)}
+    reseeded = {seed_variable.variable for seed_variable in _seed_variables(graph_def)}
     functions = {f.signature.name: f for f in graph_def.library.function}
     return any(
-        _source(graph_def, place) not in reseeded
+        _source(graph_def, variable_input) not in reseeded
         for node in graph_def.node
         for callee in callees(node)
         if callee in functions
-        for place in _assigned_inputs(functions[callee], node)
+        for variable_input in _assigned_inputs(functions[callee], node)
     )
 
 
 def _shared_caches(graph_def: graph_pb2.GraphDef) -> set[str]:
     """The names of the caches in memory before which something is read that no seed decides."""
-    reseeded = {place.variable for place in _seed_variables(graph_def)}
+    reseeded = {seed_variable.variable for seed_variable in _seed_variables(graph_def)}
     functions = {f.signature.name: f for f in graph_def.library.function}
 
     def is_read(node: node_def_pb2.NodeDef) -> bool:
@@ -231,14 +237,15 @@ def _seed_variables(graph_def: graph_pb2.GraphDef) -> Iterator[_SeedVariable]:
     for node in graph_def.node:
         for function in (functions[c] for c in callees(node) if c in functions):
             ops = {n.op for n in function.node_def}
-            for place in _assigned_inputs(function, node):
-                variable = _source(graph_def, place)
-                value = _initial(graph_def, variable)
-                if value is None or value.dtype != tf.int64:
+            for variable_input in _assigned_inputs(function, node):
+                variable = _source(graph_def, variable_input)
+                constant = _initial_constant(graph_def, variable)
+                if constant is None or constant.attr["value"].tensor.dtype != tf.int64.as_datatype_enum:
                     continue
-                if value.shape == [2] and any(op.startswith("StatelessRandom") for op in ops):
+                shape = [dim.size for dim in constant.attr["value"].tensor.tensor_shape.dim]
+                if shape == [2] and any(op.startswith("StatelessRandom") for op in ops):
                     yield _SeedVariable(variable, node.name, 2)
-                elif value.shape == [3] and "RngReadAndSkip" in ops:
+                elif shape == [3] and "RngReadAndSkip" in ops:
                     yield _SeedVariable(variable, node.name, 3)
 
 
@@ -246,26 +253,18 @@ def _assigned_inputs(function: function_pb2.FunctionDef, node: node_def_pb2.Node
     """The inputs of a node that its function takes as variables and assigns."""
     arguments = [argument.name for argument in function.signature.input_arg]
     assigned = {n.input[0] for n in function.node_def if n.op.startswith("Assign") or n.op == "RngReadAndSkip"}
-    captured = [i for i in node.input if not i.startswith("^")]
-    return [captured[i - len(arguments)] for i, name in enumerate(arguments) if name in assigned]
+    inputs = [i for i in node.input if not i.startswith("^")]
+    # What a function captures comes last, among its arguments as among the node's inputs.
+    return [inputs[i - len(arguments)] for i, name in enumerate(arguments) if name in assigned]
 
 
 def _source(graph_def: graph_pb2.GraphDef, name: str) -> str:
     """The name of the node that makes a tensor, behind all Identity nodes."""
-    nodes = {node.name: node for node in graph_def.node}
+    nodes = _nodes_by_name(graph_def)
     node = nodes[name.split(":")[0]]
     while node.op == "Identity":
         node = nodes[node.input[0].split(":")[0]]
     return node.name
-
-
-def _initial(graph_def: graph_pb2.GraphDef, variable: str) -> tf.TensorSpec | None:
-    """The shape and dtype of a variable's initial constant; None if it has none."""
-    constant = _initial_constant(graph_def, variable)
-    if constant is None:
-        return None
-    tensor = constant.attr["value"].tensor
-    return tf.TensorSpec([d.size for d in tensor.tensor_shape.dim], tensor.dtype)
 
 
 def _initial_constant(graph_def: graph_pb2.GraphDef, variable: str) -> node_def_pb2.NodeDef | None:
@@ -274,7 +273,7 @@ def _initial_constant(graph_def: graph_pb2.GraphDef, variable: str) -> node_def_
     Args:
         variable: name of its VarHandleOp node.
     """
-    nodes = {node.name: node for node in graph_def.node}
+    nodes = _nodes_by_name(graph_def)
     for node in graph_def.node:
         if node.op == "AssignVariableOp" and node.input[0].split(":")[0] == variable:
             constant = nodes[node.input[1].split(":")[0]]
@@ -284,14 +283,14 @@ def _initial_constant(graph_def: graph_pb2.GraphDef, variable: str) -> node_def_
 
 def _before(graph_def: graph_pb2.GraphDef, caches: Iterable[node_def_pb2.NodeDef]) -> set[str]:
     """The names of the nodes on which the caches depend."""
-    nodes = {node.name: node for node in graph_def.node}
-    waiting = [i for node in caches for i in node.input]
+    nodes = _nodes_by_name(graph_def)
+    inputs = [i for node in caches for i in node.input]
     names: set[str] = set()
-    while waiting:
-        name = waiting.pop().lstrip("^").split(":")[0]
+    while inputs:
+        name = inputs.pop().lstrip("^").split(":")[0]
         if name not in names:
             names.add(name)
-            waiting.extend(nodes[name].input)
+            inputs.extend(nodes[name].input)
     return names
 
 
@@ -313,22 +312,22 @@ class _Restart:
     """Gives the random operations of a dataset's graph seeds, in place.
 
     Args:
-        seed: of what differs from call to call.
+        seed: of the draws that differ from call to call. The others follow the content of the graph.
     """
 
     def __init__(self, graph_def: graph_pb2.GraphDef, seed: int) -> None:
         self._graph_def = graph_def
         self._seed = seed
-        self._numbers: dict[int, Iterator[int]] = collections.defaultdict(itertools.count)
+        self._numbers: dict[int, Iterator[int]] = collections.defaultdict(itertools.count)  # by seed, for `_next`
 
     def run(self) -> None:
         graph_def = self._graph_def
         _merge_readings(graph_def)
         callers = _separate_calls(graph_def)
-        contents = _content_seeds(graph_def)
+        content_seeds = _content_seeds(graph_def)
         before_caches = _before(graph_def, [node for node in graph_def.node if node.op in _CACHES])
-        seeds = {name: contents[name] if name in before_caches else self._seed for name in contents}
-        shared = _shared_caches(graph_def)
+        seeds = {name: seed if name in before_caches else self._seed for name, seed in content_seeds.items()}
+        shared_caches = _shared_caches(graph_def)
         self._reseed_variables(seeds)
         functions = {f.signature.name: f for f in graph_def.library.function}
         for node in list(graph_def.node):
@@ -336,26 +335,27 @@ class _Restart:
                 node.op, node.attr["rerandomize_each_iteration"].b = "RandomDatasetV2", False
                 node.input.append("")
             if node.op in _SEED_OPERANDS:
-                self._seed_dataset(node, contents[node.name] if _has_one_order(node) else seeds[node.name])
-            if node.op in _STATE and node.name not in shared:
-                place, state = _STATE[node.op]
-                name = f"{node.name}/state"
-                graph_def.node.add(name=name, op=state)
-                node.input[place] = name
-        for name, caller in callers.items():
-            self._seed_function(functions[name], seeds[caller])
-        random = functions_with(functions.values(), _takes_seeds)
+                self._seed_dataset(node, content_seeds[node.name] if _has_one_order(node) else seeds[node.name])
+            if node.op in _STATE and node.name not in shared_caches:
+                position, state_op = _STATE[node.op]
+                state_name = f"{node.name}/state"
+                graph_def.node.add(name=state_name, op=state_op)
+                node.input[position] = state_name
+        for function, caller in callers.items():
+            self._seed_function(functions[function], seeds[caller])
+        random_functions = functions_with(functions.values(), _takes_seeds)
         for node in _nodes(graph_def):
-            if node.op == "ParallelMapDatasetV2" and random.intersection(callees(node)):
+            if node.op == "ParallelMapDatasetV2" and random_functions.intersection(callees(node)):
                 _make_sequential(node)
 
     def _next(self, seed: int) -> int:
+        """The next of the numbers that a seed gives."""
         return fold_in(seed, next(self._numbers[seed]))
 
     def _seed_dataset(self, node: node_def_pb2.NodeDef, seed: int) -> None:
         """Gives a random dataset of the graph new seed operands, unless the user set a seed (one that is not 0)."""
         position = _SEED_OPERANDS[node.op]
-        nodes = dict(_by_name(self._graph_def))
+        nodes = _nodes_by_name(self._graph_def)
         operands = [nodes[node.input[position + i].split(":")[0]] for i in (0, 1)]
         if any(o.op != "Const" or tf.make_ndarray(o.attr["value"].tensor) for o in operands):
             return
@@ -401,19 +401,20 @@ class _Restart:
 
     def _reseed_variables(self, seeds: Mapping[str, int]) -> None:
         """Starts the random generators that the graph's variables hold at new states, by the seeds of their readers."""
-        for place in {place.variable: place for place in _seed_variables(self._graph_def)}.values():
-            constant = _initial_constant(self._graph_def, place.variable)
+        by_variable = {seed_variable.variable: seed_variable for seed_variable in _seed_variables(self._graph_def)}
+        for variable, seed_variable in by_variable.items():
+            constant = _initial_constant(self._graph_def, variable)
             assert constant is not None  # `_seed_variables` leaves out variables without
-            seed = self._next(seeds[place.reader]) & 0x7FFFFFFF
-            value = [seed, 0] if place.size == 2 else [0, 0, seed]
+            seed = self._next(seeds[seed_variable.reader]) & 0x7FFFFFFF
+            value = [seed, 0] if seed_variable.size == 2 else [0, 0, seed]
             constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int64))
 
 
 def _merge_readings(graph_def: graph_pb2.GraphDef) -> None:
     """Merges the nodes of a dataset that the pipeline reads in several places, which share its state."""
-    nodes = dict(_by_name(graph_def))
-    names: dict[str, str] = {}
-    first: dict[str, str] = {}
+    nodes = _nodes_by_name(graph_def)
+    names: dict[str, str] = {}  # of a dataset's node -> of the first node of this dataset
+    first: dict[str, str] = {}  # of a state -> of the first dataset's node that has it
     for node in graph_def.node:  # in topological order
         node.input[:] = [names.get(i, i) for i in node.input]
         if node.op in _STATE:
@@ -426,7 +427,8 @@ def _separate_calls(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
     """Gives each call of a function that draws without a seed a function of its own, so that the calls draw apart.
 
     Returns:
-        Each such function, with the node of a dataset that calls it, in an order that does not depend on names.
+        Name of each such function -> name of the dataset's node that calls it, in an order that does not depend on
+        names.
     """
     functions = {f.signature.name: f for f in graph_def.library.function}
     random = functions_with(functions.values(), lambda n: n.op in _SEED_OPERANDS or _is_unseeded(n))
@@ -450,14 +452,14 @@ def _separate_calls(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
     return callers
 
 
-def _by_name(graph_def: graph_pb2.GraphDef) -> Iterator[tuple]:
-    return ((node.name, node) for node in graph_def.node)
+def _nodes_by_name(graph_def: graph_pb2.GraphDef) -> dict[str, node_def_pb2.NodeDef]:
+    return {node.name: node for node in graph_def.node}
 
 
 def _has_one_order(node: node_def_pb2.NodeDef) -> bool:
     """Whether all iterations of a dataset operation without a seed draw the same numbers."""
-    anew = "rerandomize_each_iteration" if node.op.startswith("Random") else "reshuffle_each_iteration"
-    return not node.attr[anew].b
+    draws_anew = "rerandomize_each_iteration" if node.op.startswith("Random") else "reshuffle_each_iteration"
+    return not node.attr[draws_anew].b
 
 
 def _make_sequential(node: node_def_pb2.NodeDef) -> None:

@@ -44,7 +44,11 @@ CELLNET = CellChannel.CELLNET
 
 _CHANNEL, _TOPIC, _HELLO = "fedcore", "ask", "fedcore-hello"
 _JOINED, _TAKEN, _UNKNOWN = b"joined", b"taken", b"unknown"
-_PROCESS = re.compile(rb"[0-9a-f]{32}")
+"""Answers to a hello: the process is that of its site; another one is; or the server has no such site."""
+
+_PROCESS_ID = re.compile(rb"[0-9a-f]{32}")
+"""The payload of a hello: an id that the process draws when it starts."""
+
 _LOG = logging.getLogger(__name__)
 
 HELLO_S, HELLO_TIMEOUT_S = 2.0, 5.0
@@ -71,7 +75,7 @@ class Kit:
         name: of the site; `server` for the server.
         address: host and port of the server.
         server_identity: common name of the server's certificate.
-        credentials: paths of certificates and key, by FLARE's names.
+        credentials: paths of certificates and key, by FLARE's names for them (`DriverParams`).
     """
 
     name: str
@@ -100,6 +104,7 @@ class Kit:
 
     @classmethod
     def _site_kit(cls, startup: Path, facts: dict) -> "Kit":
+        """The kit of a site, from the content of its `fed_client.json`."""
         server, client = facts["servers"][0], facts["client"]
         credentials = {
             DriverParams.CA_CERT.value: str(startup / client["ssl_root_cert"]),
@@ -110,6 +115,7 @@ class Kit:
 
     @classmethod
     def _server_kit(cls, startup: Path, facts: dict) -> "Kit":
+        """The kit of the server, from the content of its `fed_server.json`."""
         server = facts["servers"][0]
         credentials = {
             DriverParams.CA_CERT.value: str(startup / server["ssl_root_cert"]),
@@ -162,9 +168,10 @@ class FlareExchange(ClosedAtExit):
             FedcoreError: another process listens on the kit's port, or the cell does not listen.
         """
         self._sites = tuple(sorted(sites))
-        self._processes: dict[str, tuple[str, float]] = {}  # by site the process, and when it was heard last
-        # By site the requests in flight. Triggering a signal ends the wait for the reply.
-        self._asked: dict[str, set[Signal]] = {site: set() for site in self._sites}
+        # By site the id of its process, and the time (of `time.monotonic`) of its last hello.
+        self._processes: dict[str, tuple[str, float]] = {}
+        # By site a signal for each request in flight. Triggering it ends the wait for the reply.
+        self._in_flight: dict[str, set[Signal]] = {site: set() for site in self._sites}
         self._changed = threading.Condition()
         self._is_closed = False
         check_port_is_free(kit.port)
@@ -189,13 +196,13 @@ class FlareExchange(ClosedAtExit):
         Args:
             least: number of sites to wait for. Default: all.
         """
-        number = len(self._sites) if least is None else least
+        sites_needed = len(self._sites) if least is None else least
         with self._changed:
-            self._changed.wait_for(lambda: len(self._processes) >= number, timeout_s)
+            self._changed.wait_for(lambda: len(self._processes) >= sites_needed, timeout_s)
             return [site for site in self._sites if site not in self._processes]
 
     def ask(self, site: str, payload: bytes, timeout_s: float, stop: Stop) -> bytes:
-        if site not in self._asked:
+        if site not in self._in_flight:
             raise NoReply(site, f"it is no site of this federation; its sites are {', '.join(self._sites)}")
         deadline = time.monotonic() + timeout_s
         while True:
@@ -224,10 +231,10 @@ class FlareExchange(ClosedAtExit):
         with self._changed:
             if site not in self._processes:
                 raise NoReply(site, "it is offline")
-            self._asked[site].add(ended)
-        late = threading.Timer(timeout_s, ended.trigger, [True])  # FLARE waits on while bytes arrive
-        late.daemon = True
-        late.start()
+            self._in_flight[site].add(ended)
+        deadline_timer = threading.Timer(timeout_s, ended.trigger, [True])  # FLARE waits on while bytes arrive
+        deadline_timer.daemon = True
+        deadline_timer.start()
         try:
             with stop.cancelling(_Trigger(ended)):
                 reply = self._cell.send_request(
@@ -239,9 +246,9 @@ class FlareExchange(ClosedAtExit):
                     abort_signal=ended,
                 )
         finally:
-            late.cancel()
+            deadline_timer.cancel()
             with self._changed:
-                self._asked[site].discard(ended)
+                self._in_flight[site].discard(ended)
         if stop.is_stopped:
             raise Stopped("the call was stopped")
         has_failed = reply.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK) != ReturnCode.OK
@@ -255,20 +262,21 @@ class FlareExchange(ClosedAtExit):
                 return
             self._is_closed = True
             self._processes.clear()
-            for ended in (signal for signals in self._asked.values() for signal in signals):
+            for ended in (signal for signals in self._in_flight.values() for signal in signals):
                 ended.trigger(True)
         self._cell.core_cell.stop()
 
     def _on_hello(self, request: Any, *_: object) -> Any:
         """Answers a site's process, which says hello again and again, whether it is the process of its site."""
-        site, process = _sender(request), bytes(request.payload or b"")
-        if site not in self._asked or not _PROCESS.fullmatch(process):
+        site, payload = _sender(request), bytes(request.payload or b"")
+        if site not in self._in_flight or not _PROCESS_ID.fullmatch(payload):
             return Message({}, _UNKNOWN)
+        process = payload.decode()
         with self._changed:
-            known, heard = self._processes.get(site, (process.decode(), 0.0))
-            is_taken = known != process.decode() and time.monotonic() - heard < SILENT_S
+            current_process, last_hello = self._processes.get(site, (process, 0.0))
+            is_taken = current_process != process and time.monotonic() - last_hello < SILENT_S
             if not is_taken and not self._is_closed:
-                self._processes[site] = process.decode(), time.monotonic()
+                self._processes[site] = process, time.monotonic()
                 self._changed.notify_all()
         if is_taken:
             _LOG.warning("%s: a second process has connected with its certificate, and was refused", site)
@@ -279,7 +287,7 @@ class FlareExchange(ClosedAtExit):
         site = agent.get_fqcn()
         with self._changed:
             self._processes.pop(site, None)
-            for ended in self._asked.get(site, ()):
+            for ended in self._in_flight.get(site, ()):
                 ended.trigger(True)
 
 
@@ -318,7 +326,7 @@ class _Trigger:
 
 
 def connect(kit: str | os.PathLike, sites: Sequence[str], wait_s: float, least: int | None) -> FlareExchange:
-    """The exchange of `fc.deployment.flare`."""
+    """The exchange of `fc.deployment.flare`, whose arguments and errors these are."""
     server = Kit.read(kit)
     if server.name != FQCN.ROOT_SERVER:
         raise FedcoreError(f"{kit} is the kit of {server.name}, not of the server")
@@ -329,13 +337,13 @@ def connect(kit: str | os.PathLike, sites: Sequence[str], wait_s: float, least: 
             "NVIDIA FLARE has one server in a process, also after it was closed\n"
             "  fix: use the exchange of the first call of fc.deployment.flare, or start another process"
         )
-    exchange, number = FlareExchange(server, sites), len(sites) if least is None else least
+    exchange, sites_needed = FlareExchange(server, sites), len(sites) if least is None else least
     try:
-        offline = exchange.wait(min(wait_s, TELL_S), number)
-        if len(sites) - len(offline) < number and wait_s > TELL_S:
+        offline = exchange.wait(min(wait_s, TELL_S), sites_needed)
+        if len(sites) - len(offline) < sites_needed and wait_s > TELL_S:
             _LOG.warning("%s: waits %g s for %s to connect", server.address, wait_s, ", ".join(offline))
-            offline = exchange.wait(wait_s - TELL_S, number)
-        if len(sites) - len(offline) < number:
+            offline = exchange.wait(wait_s - TELL_S, sites_needed)
+        if len(sites) - len(offline) < sites_needed:
             raise FedcoreError(
                 f"{', '.join(offline)}: not connected to {server.address} within {wait_s:g} s\n"
                 "  fix: start them (fedcore site site.toml), or give least= to begin with fewer"
@@ -393,24 +401,23 @@ class _Greeting:
         self._cell = cell
         self._ending = ending
         self._tell = tell
-        self._process = secrets.token_hex(16).encode()
-        self._told = ""
+        self._process_id = secrets.token_hex(16).encode()
+        self._last_text = ""  # that the owner was told
         self.has_joined = False
 
     def run(self) -> None:
         """Says hello until the site ends: every `HELLO_S` seconds, the first time at once."""
-        while not self._ending.wait(HELLO_S if self._told else 0):
+        while not self._ending.wait(HELLO_S if self._last_text else 0):
             reply = self._cell.core_cell.send_request(
                 channel=CELLNET,
                 topic=_HELLO,
                 target=FQCN.ROOT_SERVER,
-                request=Message({}, self._process),
+                request=Message({}, self._process_id),
                 timeout=HELLO_TIMEOUT_S,
                 optional=True,
             )
-            answer = (
-                bytes(reply.payload or b"") if reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK else b""
-            )
+            is_answered = reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK
+            answer = bytes(reply.payload or b"") if is_answered else b""
             self.has_joined = answer == _JOINED
             self._tell_once(answer)
             if answer == _TAKEN:
@@ -426,8 +433,8 @@ class _Greeting:
             _JOINED: f"connected to {address}; waits for the server's requests",
             _UNKNOWN: f"connected to {address}, whose program has no site {self._kit.name} among its sites",
         }.get(answer, f"waits for the server at {address}; fedcore site check says whether it can be reached")
-        if text != self._told:
-            self._told = text
+        if text != self._last_text:
+            self._last_text = text
             self._tell(text)
 
 

@@ -28,6 +28,7 @@ SOCKET = "fedcore-socket"
 """The key of the socket's path in `flower-supernode --node-config`."""
 
 _RECORD, _PAYLOAD = "fedcore", "payload"
+"""The name of the record of a message, and in it the key of the bytes."""
 
 
 class FlowerExchange(ClosedAtExit):
@@ -82,6 +83,7 @@ class FlowerExchange(ClosedAtExit):
         return answer
 
     def _pull(self, ids: list[str]) -> list[Message]:
+        """The replies that have arrived to the messages with these ids."""
         with self._lock:
             return [*self._grid.pull_messages(ids)]
 
@@ -90,7 +92,7 @@ class FlowerExchange(ClosedAtExit):
 
 
 def connect(grid: "Grid", sites: Mapping[str, int], wait_s: float) -> FlowerExchange:
-    """The exchange of `fc.deployment.flower`."""
+    """The exchange of `fc.deployment.flower`, whose arguments and errors these are."""
     if not isinstance(sites, Mapping) or not sites or len({*sites.values()}) < len(sites):
         raise FedcoreError(f"sites are names, each with the id of a node of its own, not {brief(sites)}")
     exchange, deadline = FlowerExchange(grid, sites), time.monotonic() + wait_s
