@@ -41,8 +41,8 @@ class _TooLarge(Exception):
     """A pipeline does not fit into the cache."""
 
 
-class _Imported:
-    """Weak, identity-keyed cache of imported datasets, with at most `max_bytes` of columns.
+class _ImportCache:
+    """Weak, identity-keyed cache of the results of `imported_columns`, with at most `max_bytes` of columns.
 
     Guarantees:
       - An entry lives exactly as long as its real dataset: a dataset that exceeds the budget is not imported, and no
@@ -53,29 +53,28 @@ class _Imported:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.size_bytes = 0
-        self._found: dict[int, ClientDataset | str] = {}
+        self._results: dict[int, ClientDataset | str] = {}  # by the id of the dataset
         self._lock = threading.RLock()  # the garbage collector may call `_forget` in a thread that holds the lock
 
     def get(self, dataset: tf.data.Dataset) -> ClientDataset | str | None:
         with self._lock:
-            return self._found.get(id(dataset))
+            return self._results.get(id(dataset))
 
-    def put(self, dataset: tf.data.Dataset, columns: ClientDataset | str, size_bytes: int) -> None:
-        """Keeps the columns of a dataset, or the reason for which it has none."""
+    def put(self, dataset: tf.data.Dataset, result: ClientDataset | str, size_bytes: int) -> None:
         with self._lock:
-            if id(dataset) in self._found:
+            if id(dataset) in self._results:
                 return
-            self._found[id(dataset)] = columns
+            self._results[id(dataset)] = result
             self.size_bytes += size_bytes
         weakref.finalize(dataset, self._forget, id(dataset), size_bytes)
 
     def _forget(self, key: int, size_bytes: int) -> None:
         with self._lock:
-            self._found.pop(key, None)
+            self._results.pop(key, None)
             self.size_bytes -= size_bytes
 
 
-_imported = _Imported(MAX_BYTES)
+_cache = _ImportCache(MAX_BYTES)
 
 
 def imported_columns(
@@ -86,18 +85,18 @@ def imported_columns(
     Args:
         iterate: (dataset, max_bytes) -> its elements as columns; None if they have more than `max_bytes`.
     """
-    cached = _imported.get(dataset)
+    cached = _cache.get(dataset)
     if cached is not None:
         return cached
-    imported: ClientDataset | str
+    result: ClientDataset | str
     try:
-        imported, size_bytes = _import(dataset, iterate)
+        result, size_bytes = _import(dataset, iterate)
     except _TooLarge as error:  # not kept: there may be room later
         return str(error)
     except (_Unknown, FedcoreError) as error:
-        imported, size_bytes = str(error).split("\n")[0], 0
-    _imported.put(dataset, imported, size_bytes)
-    return imported
+        result, size_bytes = str(error).split("\n")[0], 0
+    _cache.put(dataset, result, size_bytes)
+    return result
 
 
 def _import(dataset: tf.data.Dataset, iterate: Callable) -> tuple[ClientDataset, int]:
@@ -112,7 +111,7 @@ def _import(dataset: tf.data.Dataset, iterate: Callable) -> tuple[ClientDataset,
         raise _Unknown("the dataset before its first shuffle or repeat is infinite")
     columns, size_bytes = _sliced(source), 0
     if columns is None:
-        columns = iterate(source, min(streams.HELD_BYTES, _imported.max_bytes - _imported.size_bytes))
+        columns = iterate(source, min(streams.HELD_BYTES, _cache.max_bytes - _cache.size_bytes))
         if columns is None:
             limit = f"{streams.HELD_BYTES:,} bytes, or {MAX_BYTES:,} bytes with all datasets"
             raise _TooLarge(f"the dataset before its first shuffle or repeat has more than {limit}")
@@ -133,21 +132,24 @@ def _source_and_steps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[C
     """
     chain = _chain(dataset)
     names = [name for name, _ in chain]
-    if _is_sliced(chain[0][1]) and set(names[1:]) <= set(_STEPS):
+    if _is_large_sliced(chain[0][1]) and set(names[1:]) <= set(_STEPS):
         return chain[0][1], [_STEPS[name](step) for name, step in chain[1:]]
-    first = next((i for i, name in enumerate(names) if name in ("Shuffle", "Repeat")), len(chain))
-    why = None
-    while first and not _is_fixed(*chain[first - 1]) and (reason := why_elements_vary(chain[first - 1][1])):
-        first, why = first - 1, reason
-    if first == 0 or (why and names[first] not in _STEPS):
-        raise _Unknown(f"its elements may differ in each iteration: {why}")
-    for name, step in chain[first:]:
+    first_step = next((i for i, name in enumerate(names) if name in ("Shuffle", "Repeat")), len(chain))
+    why_varies = None
+    while first_step and not _is_fixed(*chain[first_step - 1]):
+        reason = why_elements_vary(chain[first_step - 1][1])
+        if reason is None:
+            break
+        first_step, why_varies = first_step - 1, reason
+    if first_step == 0 or (why_varies and names[first_step] not in _STEPS):
+        raise _Unknown(f"its elements may differ in each iteration: {why_varies}")
+    for name, step in chain[first_step:]:
         if name not in _STEPS:
             raise _Unknown(f"its step {type(step).__name__.strip('_')} is not supported")
     batch = names.index("Batch") if "Batch" in names[1:] else len(chain)
-    if batch < first and set(names[batch:first]) <= _AFTER_BATCHES and _has_rows(chain[batch - 1][1]):
-        first = batch  # rows are batched by a step, as those of a ClientDataset
-    return chain[first - 1][1], [_STEPS[name](step) for name, step in chain[first:]]
+    if batch < first_step and set(names[batch:first_step]) <= _AFTER_BATCHES and _has_rows(chain[batch - 1][1]):
+        first_step = batch  # rows are batched by a step, as those of a ClientDataset
+    return chain[first_step - 1][1], [_STEPS[name](step) for name, step in chain[first_step:]]
 
 
 def known_size_bytes(dataset: tf.data.Dataset) -> int:
@@ -158,7 +160,7 @@ def known_size_bytes(dataset: tf.data.Dataset) -> int:
     return count * sum(s.dtype.size * s.shape.num_elements() for s in specs)
 
 
-def _is_sliced(dataset: tf.data.Dataset) -> bool:
+def _is_large_sliced(dataset: tf.data.Dataset) -> bool:
     """Whether the elements are the rows of tensors (`from_tensor_slices`) of more than `HELD_BYTES`."""
     return _name(dataset) == "TensorSlice" and known_size_bytes(dataset) > streams.HELD_BYTES
 
@@ -171,14 +173,13 @@ def _sliced(dataset: tf.data.Dataset) -> ClientDataset | None:
     if tensors is None or not all(isinstance(leaf, tf.Tensor | tf.TensorSpec) for leaf in [*tensors, *specs]):
         return None
     type_ = to_type(dataset.element_spec)
-    arrays = leaves_of(
-        tf.nest.pack_sequence_as(dataset.element_spec, tensors), type_
-    )  # tf.data sorts the keys of a dict
-    return ClientDataset(Columns(type_, arrays if _is_sliced(dataset) else [np.asarray(array) for array in arrays]))
+    # In the order of the type: tf.data sorts the keys of a dict.
+    arrays = leaves_of(tf.nest.pack_sequence_as(dataset.element_spec, tensors), type_)
+    return ClientDataset(Columns(type_, arrays if _is_large_sliced(dataset) else list(map(np.asarray, arrays))))
 
 
 def _is_fixed(name: str, dataset: tf.data.Dataset) -> bool:
-    """Whether a dataset is a cache in memory, also of files or Python, without draws: its first iteration decides all.
+    """Whether a step is a cache in memory, also of files or Python, without draws: its first iteration decides all.
 
     Draws before a cache follow the data, so that they are the same in every process; see `restart`.
     """
@@ -241,6 +242,10 @@ def _function(dataset: tf.data.Dataset, name: str, method: str) -> Callable:
     """The user's function of a step; or a call of its graph, if the function would be traced to another graph now.
 
     Decision 0314.
+
+    Args:
+        name: of the attribute that has the function, such as `_map_func`.
+        method: of `tf.data.Dataset` that adds such a step, such as `map`.
     """
     function = private_api.dataset_function(dataset, name)
     if function is None:
@@ -248,26 +253,26 @@ def _function(dataset: tf.data.Dataset, name: str, method: str) -> Callable:
 
     def gives_its_graph() -> bool:
         try:
-            again = getattr(private_api.dataset_part(dataset, "_input_dataset"), method)(function.python)
+            traced_again = getattr(private_api.dataset_part(dataset, "_input_dataset"), method)(function.python)
         except Exception:  # the user's function raises
             return False
-        now = private_api.dataset_function(again, name)
-        return now is not None and _content(now) == _content(function)
+        function_now = private_api.dataset_function(traced_again, name)
+        return function_now is not None and _content(function_now) == _content(function)
 
     key = None if function.graph_function.captured_inputs else equivalence_key(function.python)
     graph = function.graph_function.graph.as_graph_def().SerializeToString()
-    same = gives_its_graph() if key is None else _SAME.get((key, graph, function.result), gives_its_graph)
-    return function.python if same else function.traced
+    is_current = gives_its_graph() if key is None else _IS_CURRENT.get((key, graph, function.result), gives_its_graph)
+    return function.python if is_current else function.traced
 
 
-_SAME: LruCache[tuple, bool] = LruCache(256)
+_IS_CURRENT: LruCache[tuple, bool] = LruCache(256)
 """(Equivalence key, graph, result) of a user's function -> whether functions with this key are traced to the graph."""
 
 
 def _content(function: private_api.DatasetFunction) -> tuple:
-    """The content of a traced function: its operations, the tensors that it reads, and its result's type.
+    """Equal for equal functions: a digest of the operations, the ids of captured tensors, and the result's type.
 
-    A digest of the operations stands for them: the name that a canonical function has.
+    The digest is the name that a canonical function has.
     """
     traced = function.graph_function
     definition = function_pb2.FunctionDef.FromString(traced.function_def.SerializeToString())
@@ -302,7 +307,7 @@ def _cache(dataset: tf.data.Dataset) -> Callable:
     return lambda d: d.cache()
 
 
-_STEPS: dict[str, Callable[[tf.data.Dataset], Callable]] = {
+_STEPS: dict[str, Callable[[tf.data.Dataset], Callable[[ClientDataset], tf.data.Dataset]]] = {
     "Repeat": _repeat,
     "Shuffle": _shuffle,
     "Batch": _batch,
@@ -314,6 +319,7 @@ _STEPS: dict[str, Callable[[tf.data.Dataset], Callable]] = {
     "Prefetch": lambda dataset: lambda d: d.prefetch(),
     "Options": lambda dataset: lambda d: d.prefetch(),
 }
+"""Name of a step -> a function from TensorFlow's dataset of this step to the step on a `ClientDataset`."""
 
 _AFTER_BATCHES = frozenset({"Batch", "Take", "Skip", "Prefetch", "Options"})
 """Steps that may follow the first batch in the part that is replayed, since they take no function."""

@@ -50,8 +50,8 @@ def compose_dataset_computation_with_computation(
         >>> int(by_id(["a", "b", "b"]))
         9
     """
-    parameter_type = _parameter(dataset_computation)
-    _check("computation_body", computation_body)
+    parameter_type = _parameter_type(dataset_computation)
+    _check_computation("computation_body", computation_body)
     dataset_type = dataset_computation.type_signature.result
     parameters = computation_body.module.main.parameters
     path = _path_of_dataset(dataset_type, StructType([(p.name, p.type) for p in parameters]), computation_body)
@@ -96,7 +96,7 @@ def compose_dataset_computation_with_iterative_process(
     """
     if not isinstance(process, IterativeProcess):
         raise TypeMismatch(f"process is an iterative process, not {brief(process)}")
-    _parameter(dataset_computation)
+    _parameter_type(dataset_computation)  # refuses an argument that makes no data sets
     if contains(process.state_type, lambda t: isinstance(t, SequenceType)):
         raise TypeMismatch(f"the state of process holds a data set: {process.state_type}")
     return process.with_next(compose_dataset_computation_with_computation(dataset_computation, process.next))
@@ -106,15 +106,20 @@ compose_dataset_computation_with_learning_process = compose_dataset_computation_
 """TFF's name for learning processes, whose class the result has."""
 
 
-def _check(role: str, computation: Any) -> None:
+def _check_computation(role: str, computation: Any) -> None:
+    """Refuses an argument that is no computation with a type."""
     if isinstance(computation, PolymorphicComputation) or not isinstance(computation, Computation):
         raise TypeMismatch(f"{role} is a computation with a type, not {brief(computation)}")
 
 
-def _parameter(dataset_computation: Computation | ReadingFunction) -> Type:
-    """The type from which data sets are made."""
+def _parameter_type(dataset_computation: Computation | ReadingFunction) -> Type:
+    """The type from which data sets are made.
+
+    Raises:
+        TypeMismatch: the argument makes no data sets.
+    """
     if not isinstance(dataset_computation, ReadingFunction):
-        _check("dataset_computation", dataset_computation)
+        _check_computation("dataset_computation", dataset_computation)
     type_ = dataset_computation.type_signature
     if not isinstance(type_.result, SequenceType):
         raise TypeMismatch(f"dataset_computation returns a sequence, such as int32*, not {type_.result}")
@@ -125,8 +130,8 @@ def _parameter(dataset_computation: Computation | ReadingFunction) -> Type:
 
 def _path_of_dataset(dataset_type: Type, parameter_types: StructType, body: Computation) -> tuple[int, ...]:
     """The position in nested structs of the client value that the made data sets fit."""
-    paths: list[tuple[int, ...]] = []
-    others: list[Type] = []
+    matching_paths: list[tuple[int, ...]] = []
+    other_types: list[Type] = []
 
     def search(type_: Type, path: tuple[int, ...]) -> None:
         if isinstance(type_, StructType):
@@ -134,21 +139,24 @@ def _path_of_dataset(dataset_type: Type, parameter_types: StructType, body: Comp
                 search(element, (*path, i))
         elif isinstance(type_, FederatedType) and isinstance(type_.member, SequenceType):
             if fits(dataset_type, type_.member):
-                paths.append(path)
+                matching_paths.append(path)
             else:
-                others.append(type_.member)
+                other_types.append(type_.member)
 
     search(parameter_types, ())
-    of = f"`{body.__name__}` : {body.type_signature}"
-    if len(paths) > 1:
-        raise MultipleMatchingSequenceTypesError(f"{of} takes {len(paths)} data sets that {dataset_type} fits, not one")
-    if others and not paths:
-        raise SequenceTypeNotAssignableError(
-            f"{of} takes no data set that fits\n  it takes  {', '.join(map(str, others))}\n  made is   {dataset_type}"
+    title = f"`{body.__name__}` : {body.type_signature} takes"
+    if len(matching_paths) > 1:
+        raise MultipleMatchingSequenceTypesError(
+            f"{title} {len(matching_paths)} data sets that {dataset_type} fits, not one"
         )
-    if not paths:
-        raise SequenceTypeNotFoundError(f"{of} takes no data set of clients, so {dataset_type} has no place in it")
-    return paths[0]
+    if matching_paths:
+        return matching_paths[0]
+    if other_types:
+        takes = ", ".join(map(str, other_types))
+        raise SequenceTypeNotAssignableError(
+            f"{title} no data set that fits\n  it takes  {takes}\n  made is   {dataset_type}"
+        )
+    raise SequenceTypeNotFoundError(f"{title} no data set of clients, so {dataset_type} has no place in it")
 
 
 def _replace(type_: Type, path: Sequence[int], new: Type) -> Type:

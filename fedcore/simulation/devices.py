@@ -13,7 +13,7 @@ from fedcore.scalars import random_generator, real_number, seed_or_drawn, whole_
 DAY_S = 86_400.0
 HOUR_S = 3_600.0
 _WORK, _SPEEDS, _OPENINGS = 1, 2, 3
-"""Kinds of random numbers, which follow the seed."""
+"""Numbers that follow the seed of a random generator, so that each kind of draw has a generator of its own."""
 
 
 @attrs.frozen
@@ -29,21 +29,23 @@ class Attempt:
     reports: bool
 
 
-def _each(name: str, value: Any, number: int, above: float | None, at_most: float) -> NDArray:
-    """A checked setting as a float64 for each device; it was given as one number, or as so many.
+def _for_each_device(name: str, value: Any, count: int, above: float | None, at_most: float) -> NDArray:
+    """float64 [count]: a setting of each device, which the user gives as one number or as an array.
 
     Args:
-        above: exclusive bound; None for numbers that are 0 or more.
+        name: of the setting, for messages.
+        above: exclusive lower bound; None for numbers that are 0 or more.
+        at_most: upper bound.
     """
     array = np.asarray(value, np.float64)
-    if array.shape not in ((), (number,)):
-        raise InvalidValue(f"{name} is a number, or one for each of the {number} clients, not of shape {array.shape}")
+    if array.shape not in ((), (count,)):
+        raise InvalidValue(f"{name} is a number, or one for each of the {count} clients, not of shape {array.shape}")
     is_enough = array > above if above is not None else array >= 0
     if not np.all(is_enough & (array <= at_most) & np.isfinite(array)):
         limit = f"above {above:g}" if above is not None else "0 or more"
         limit += f", at most {at_most:g}" if np.isfinite(at_most) else ""
         raise InvalidValue(f"{name} is {limit}, not {brief(value)}")
-    return np.broadcast_to(array, (number,))
+    return np.broadcast_to(array, (count,))
 
 
 class Devices:
@@ -84,15 +86,15 @@ class Devices:
         seed: int | None = None,
     ) -> None:
         self.client_ids = tuple(client_ids)
-        number = len(self.client_ids)
+        count = len(self.client_ids)
         self._places = {client_id: place for place, client_id in enumerate(self.client_ids)}
-        if not number or len(self._places) < number:
-            raise InvalidValue("devices have clients, each of them once" if number else "there are no clients")
-        self.work_s = _each("work_s", work_s, number, 0, np.inf)
+        if not count or len(self._places) < count:
+            raise InvalidValue("devices have clients, each of them once" if count else "there are no clients")
+        self.work_s = _for_each_device("work_s", work_s, count, 0, np.inf)
         self.jitter = float(real_number("jitter", jitter, at_least=0))
-        self.opens_s = _each("opens_h", opens_h, number, None, 24) * HOUR_S
-        self.open_s = _each("open_hours", open_hours, number, 0, 24) * HOUR_S
-        self.dropout = _each("dropout", dropout, number, None, 1)
+        self.opens_s = _for_each_device("opens_h", opens_h, count, None, 24) * HOUR_S
+        self.open_s = _for_each_device("open_hours", open_hours, count, 0, 24) * HOUR_S
+        self.dropout = _for_each_device("dropout", dropout, count, None, 1)
         self.seed = seed_or_drawn("seed", seed)
 
     def __len__(self) -> int:
@@ -123,13 +125,13 @@ class Devices:
         place = self._places[client_id]
         random = random_generator(self.seed, _WORK, place, whole_number("number", number, at_least=0))
         seconds = float(self.work_s[place] * np.exp(self.jitter * random.standard_normal()))
-        fails, share = random.random(2)
-        left = np.inf
+        failure_draw, share_until_failure = random.random(2)
+        seconds_left = np.inf  # until the device is no longer available
         if self.open_s[place] < DAY_S:
-            left = self.open_s[place] - (time_s - self.opens_s[place]) % DAY_S
-        if fails < self.dropout[place]:
-            return Attempt(float(min(share * seconds, left)), False)
-        return Attempt(float(min(seconds, left)), bool(seconds <= left))
+            seconds_left = self.open_s[place] - (time_s - self.opens_s[place]) % DAY_S
+        if failure_draw < self.dropout[place]:
+            return Attempt(float(min(share_until_failure * seconds, seconds_left)), False)
+        return Attempt(float(min(seconds, seconds_left)), bool(seconds <= seconds_left))
 
 
 def build_devices(
@@ -165,13 +167,13 @@ def build_devices(
         >>> phones.is_available(2 * 3600.0).mean(), phones.is_available(12 * 3600.0).mean()
         (np.float64(0.956), np.float64(0.001))
     """
-    ids, number = tuple(client_ids), seed_or_drawn("seed", seed)
+    ids, known_seed = tuple(client_ids), seed_or_drawn("seed", seed)
     spread, opens_spread = (
         real_number(name, value, at_least=0)
         for name, value in (("speed_spread", speed_spread), ("opens_spread_h", opens_spread_h))
     )
     seconds = real_number("work_s", work_s, above=0) * np.exp(
-        spread * random_generator(number, _SPEEDS).standard_normal(len(ids))
+        spread * random_generator(known_seed, _SPEEDS).standard_normal(len(ids))
     )
     if examples is not None:
         missing = [i for i in ids if i not in examples]
@@ -179,14 +181,14 @@ def build_devices(
             raise InvalidValue(f"examples has no number for client {missing[0]!r}")
         counts = np.array([examples[i] for i in ids], np.float64)
         seconds = seconds * counts / np.median(counts)
-    opens = real_number("opens_h", opens_h, at_least=0)
-    hours = opens + opens_spread * random_generator(number, _OPENINGS).standard_normal(len(ids))
+    mean_opens_h = real_number("opens_h", opens_h, at_least=0)
+    device_opens_h = mean_opens_h + opens_spread * random_generator(known_seed, _OPENINGS).standard_normal(len(ids))
     return Devices(
         ids,
         seconds,
         jitter=jitter,
-        opens_h=hours % 24,
+        opens_h=device_opens_h % 24,
         open_hours=open_hours,
         dropout=dropout,
-        seed=number,
+        seed=known_seed,
     )

@@ -25,6 +25,7 @@ class FixedSizeParticipation:
     """In every round a given number of clients takes part, drawn uniformly from all, whatever happened before.
 
     Args:
+        population: number of clients.
         replace: whether a client may be drawn several times in a round.
     """
 
@@ -37,6 +38,7 @@ class PassParticipation:
     """A client takes part at most once in each pass of `rounds` rounds, the first of which begins with round 0.
 
     Args:
+        population: number of clients.
         rounds: of a pass; 1 means that a client may take part in every round.
         separation: least number of rounds from a participation of a client to its next one.
     """

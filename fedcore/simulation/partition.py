@@ -52,6 +52,7 @@ def dirichlet(labels: ArrayLike, num_clients: int, alpha: float, seed: int = 0) 
     n = _num_examples(labels, num_clients)
     _require_positive("alpha", alpha)
     rng = random_generator(seed)
+    # `left` is int [K]: how many examples of each label are left; they are the first ones of the label's pool.
     _, label_index, left = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
     pools = [rng.permutation(np.flatnonzero(label_index == k)) for k in range(len(left))]
     concentration = alpha * len(left) * left / n
@@ -60,7 +61,7 @@ def dirichlet(labels: ArrayLike, num_clients: int, alpha: float, seed: int = 0) 
     for size in _even_sizes(n, num_clients):
         mix = rng.dirichlet(concentration)
         counts = _draw_counts(rng, mix, left, size)
-        drawn = [pool[m - c : m] for pool, m, c in zip(pools, left, counts, strict=True)]
+        drawn = [pool[end - count : end] for pool, end, count in zip(pools, left, counts, strict=True)]
         parts.append(np.concatenate(drawn))
         left = left - counts
     return _ascending(parts)
@@ -85,9 +86,9 @@ def shards(labels: ArrayLike, num_clients: int, shards_per_client: int = 2, seed
     rng = random_generator(seed)
     shuffled = rng.permutation(n)
     by_label = shuffled[np.argsort(np.asarray(labels)[shuffled], kind="stable")]
-    cut = np.array_split(by_label, num_shards)
-    dealt = rng.permutation(num_shards).reshape(num_clients, shards_per_client)
-    return _ascending(np.concatenate([cut[i] for i in row]) for row in dealt)
+    all_shards = np.array_split(by_label, num_shards)
+    shards_of_clients = rng.permutation(num_shards).reshape(num_clients, shards_per_client)
+    return _ascending(np.concatenate([all_shards[i] for i in row]) for row in shards_of_clients)
 
 
 def quantity_skew(labels: ArrayLike, num_clients: int, alpha: float, seed: int = 0) -> Parts:
@@ -135,13 +136,18 @@ def power_law(labels: ArrayLike, num_clients: int, exponent: float = 1.0, seed: 
 
 
 def _shuffled_with_shares(rng: np.random.Generator, n: int, shares: NDArray) -> Parts:
-    """Shuffled examples in parts of one example and a share of the rest."""
+    """Shuffled examples in parts of one example and a share of the rest.
+
+    Args:
+        shares: [clients], with the sum 1.
+    """
     spare = n - len(shares)
     ends = np.minimum(np.floor(np.cumsum(shares)[:-1] * spare), spare).astype(np.int64)
     return _ascending(np.split(rng.permutation(n), ends + np.arange(1, len(shares))))
 
 
 def _num_examples(labels: ArrayLike, num_clients: int) -> int:
+    """The number of examples; InvalidValue where labels are no vector, or too few for so many clients."""
     shape = np.shape(labels)
     if len(shape) != 1:
         raise InvalidValue(f"labels must have the shape [n], not {list(shape)}")
@@ -160,7 +166,10 @@ def _even_sizes(n: int, num_clients: int) -> list[int]:
 
 
 def _draw_counts(rng: np.random.Generator, mix: NDArray, left: NDArray, size: int) -> NDArray:
-    """How many of `size` labels drawn from `mix` are of each label; a label that has run out is drawn again."""
+    """int [K]: how many of `size` labels drawn from `mix` are of each label; at most `left`.
+
+    A label that has run out is drawn again.
+    """
     counts = np.zeros_like(left)
     while (missing := size - counts.sum()) > 0:
         odds = np.where(counts < left, mix, 0.0)

@@ -50,8 +50,8 @@ def plot(labels: ArrayLike, parts: Parts, *, title: str = "", axes: Any = None) 
             f"{brief(parts[0])}"
         )
 
-    names, number_of = np.unique(np.asarray(labels), return_inverse=True)
-    by_client = [np.bincount(number_of[part], minlength=len(names)) for part in parts]
+    names, label_index = np.unique(np.asarray(labels), return_inverse=True)
+    counts_by_client = [np.bincount(label_index[part], minlength=len(names)) for part in parts]
     if axes is None:
         width = min(14.0, 4.0 + 0.16 * len(parts))
         axes = Figure(figsize=(width, 3.6), layout="constrained").add_subplot()
@@ -61,7 +61,7 @@ def plot(labels: ArrayLike, parts: Parts, *, title: str = "", axes: Any = None) 
     shades = [colors(i if len(names) <= _MANY_LABELS else i / (len(names) - 1)) for i in range(len(names))]
     clients = np.arange(len(parts))
     bottom = np.zeros(len(parts))
-    for name, shade, height in zip(names, shades, np.transpose(by_client), strict=True):
+    for name, shade, height in zip(names, shades, np.transpose(counts_by_client), strict=True):
         top = bottom + height
         if len(parts) <= _MANY_BARS:
             axes.bar(clients, height, 0.9, bottom=bottom, color=shade, label=str(name))

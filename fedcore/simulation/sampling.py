@@ -33,7 +33,7 @@ class Sampler:
     Args:
         ids: the identifiers to sample from.
         participation: describes how.
-        choose: (round number, number of clients or None) -> positions in `ids`.
+        choose: (round number, number of clients or None) -> int array of positions in `ids`.
         takes_size: whether it is told the number of clients in every round.
     """
 
@@ -221,5 +221,6 @@ def _require_size(size: int | None) -> int:
 
 
 def _check_expected(size: int | None, expected: float) -> None:
+    """Refuses a number of clients that is not the one that the sampler draws, or expects to draw, to within 1."""
     if size is not None and abs(size - expected) > 1:
         raise InvalidValue(f"this sampler draws {expected:g} clients a round, not {size}, and needs no size")
