@@ -56,9 +56,9 @@ def run_training_process(
     Example:
         >>> state = run_training_process(process, lambda round_number: clients, total_rounds=2)
     """
-    last = whole_number("total_rounds", total_rounds, at_least=0)
-    every = whole_number("rounds_per_evaluation", rounds_per_evaluation, at_least=1)
-    every_saved = whole_number("rounds_per_saving_program_state", rounds_per_saving_program_state, at_least=1)
+    last_round = whole_number("total_rounds", total_rounds, at_least=0)
+    evaluated_every = whole_number("rounds_per_evaluation", rounds_per_evaluation, at_least=1)
+    saved_every = whole_number("rounds_per_saving_program_state", rounds_per_saving_program_state, at_least=1)
     managers = list(metrics_managers or ())
 
     def evaluate(state: object, round_number: int) -> Metrics:
@@ -85,23 +85,23 @@ def run_training_process(
         if program_state_manager is not None:
             _finish(program_state_manager.save(state, 0))
 
-    for round_number in range(version + 1, last + 1):
+    for round_number in range(version + 1, last_round + 1):
         began = time.time()
         output = training_process.next(state, training_selection_fn(round_number))
-        state, measured = state_and_metrics(output)
-        metrics = _by_name("training_process.next", measured)
+        state, round_metrics = state_and_metrics(output)
+        metrics = _by_name("training_process.next", round_metrics)
         metrics[TRAINING_TIME_KEY] = time.time() - began
         metrics[ROUND_NUMBER_KEY] = round_number
-        if round_number % every == 0:
+        if round_number % evaluated_every == 0:
             metrics.update(evaluate(state, round_number))
         release(metrics, round_number)
-        if program_state_manager is not None and round_number % every_saved == 0:
+        if program_state_manager is not None and round_number % saved_every == 0:
             _finish(program_state_manager.save(state, round_number))
     return state
 
 
 def _by_name(owner: str, metrics: Any) -> Metrics:
-    """The metrics as a new dict."""
+    """The metrics as a new dict; TypeMismatch, which names `owner`, where they have no names."""
     if hasattr(metrics, "_asdict"):
         metrics = metrics._asdict()
     if not isinstance(metrics, Mapping):
@@ -110,5 +110,5 @@ def _by_name(owner: str, metrics: Any) -> Metrics:
 
 
 def _finish(result: Any) -> Any:
-    """The result of an awaitable; what is none as it is."""
+    """The result of an awaitable; anything else as it is."""
     return run_awaitable(result) if inspect.isawaitable(result) else result

@@ -21,7 +21,9 @@ from fedcore.simulation.devices import DAY_S, Attempt, Devices
 _CHECK_S = 60.0
 """How often a server that waits for devices looks who is there."""
 _GUESSES = 16
+"""Clients that are drawn, in the hope that one is available and free, before all are looked at."""
 _LONGEST_ROUND_S = 365 * DAY_S
+"""A round that has not ended by then never ends."""
 
 
 @attrs.frozen
@@ -91,7 +93,7 @@ class VirtualClock(ABC):
 
 
 class _Selection:
-    """Selects clients, and counts the attempts of each."""
+    """Selects clients, by their place in `devices.client_ids`, and counts the attempts of each."""
 
     def __init__(self, devices: Devices, seed: int) -> None:
         self._devices = devices
@@ -99,26 +101,35 @@ class _Selection:
         self._attempts: Counter[int] = Counter()
 
     def wait_for(self, number: int, time_s: float) -> float:
-        """The first time, in steps of a minute, at which so many devices are available."""
-        most, first_s = 0, time_s
+        """The first time from `time_s` on, in steps of a minute, at which so many devices are available.
+
+        Raises:
+            InvalidValue: so many are at no time of the day.
+        """
+        most_available, first_s = 0, time_s
         while time_s <= first_s + DAY_S:
             available = int(self._devices.is_available(time_s).sum())
             if available >= number:
                 return time_s
-            most, time_s = max(most, available), time_s + _CHECK_S
+            most_available, time_s = max(most_available, available), time_s + _CHECK_S
         raise InvalidValue(
-            f"{number} devices are never available at the same time: at most {most} of {len(self._devices)} are\n"
+            f"{number} devices are never available at the same time: "
+            f"at most {most_available} of {len(self._devices)} are\n"
             "  fix: fewer clients in a round, or devices with longer open_hours"
         )
 
     def select(self, number: int, time_s: float) -> list[tuple[int, Attempt]]:
-        """At most so many of the available clients, uniformly, and their attempts."""
-        free = np.flatnonzero(self._devices.is_available(time_s))
-        places = self._random.choice(free, min(number, len(free)), replace=False)
+        """At most so many of the available clients, drawn uniformly: the place and the attempt of each."""
+        available = np.flatnonzero(self._devices.is_available(time_s))
+        places = self._random.choice(available, min(number, len(available)), replace=False)
         return [self._attempt(int(place), time_s) for place in places]
 
     def select_one(self, time_s: float, busy: NDArray) -> tuple[int, Attempt] | None:
-        """One of the available clients that are not busy, uniformly, and its attempt; None if there is none."""
+        """One of the available clients that are not busy, drawn uniformly: its place and attempt; None without any.
+
+        Args:
+            busy: bool [clients].
+        """
         for place in self._random.integers(len(busy), size=_GUESSES):  # all of 100,000 devices need not be looked at
             if not busy[place] and self._devices.is_available(time_s, place):
                 return self._attempt(int(place), time_s)
@@ -126,6 +137,7 @@ class _Selection:
         return self._attempt(int(self._random.choice(free)), time_s) if len(free) else None
 
     def _attempt(self, place: int, time_s: float) -> tuple[int, Attempt]:
+        """The place, and the next attempt of this client."""
         attempt = self._devices.attempt(self._devices.client_ids[place], self._attempts[place], time_s)
         self._attempts[place] += 1
         return place, attempt
@@ -180,16 +192,19 @@ class SynchronousClock(VirtualClock):
             attempts = selection.select(self._selected, begins_s)
             reports = sorted((a.seconds, place) for place, a in attempts if a.reports and a.seconds <= self.deadline_s)
             results = reports[: self.clients_per_round]
-            last = max(a.seconds for _, a in attempts)
+            longest_s = max(a.seconds for _, a in attempts)
             goal_is_met = len(results) == self.clients_per_round
-            ends_s = begins_s + (results[-1][0] if goal_is_met else min(last, self.deadline_s))
+            ends_s = begins_s + (results[-1][0] if goal_is_met else min(longest_s, self.deadline_s))
             client_ids = tuple(self.devices.client_ids[place] for _, place in results)
             yield ClockRound(client_ids, (number,) * len(results), begins_s, ends_s, len(attempts))
             number += 1
 
 
 class _Work(NamedTuple):
-    """A client's work, ordered by its end."""
+    """A client's work, ordered by its end, and at equal ends by `order`, the number of the attempt in the clock.
+
+    `place` is the client's place in `devices.client_ids`, and `version` the number of the model that it began from.
+    """
 
     ends_s: float
     order: int

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedcore.simulation.datasets.reading import ReadingFunction
 
 Seed = int | Sequence[int] | None
+"""A seed, or several numbers that make one; None for a seed that is drawn."""
 
 
 class ClientData:
@@ -64,7 +65,7 @@ class ClientData:
         return _sorted_ids(self._list_client_ids())
 
     @functools.cached_property
-    def _members(self) -> frozenset[str]:
+    def _id_set(self) -> frozenset[str]:
         return frozenset(self._ids)
 
     @property
@@ -166,8 +167,8 @@ class ClientData:
 
     def __getstate__(self) -> dict:
         """Pickles without ids that are listed from elsewhere."""
-        listed = type(self)._list_client_ids is not ClientData._list_client_ids
-        return {k: v for k, v in vars(self).items() if not (listed and k in ("_ids", "_members"))}
+        lists_ids = type(self)._list_client_ids is not ClientData._list_client_ids
+        return {k: v for k, v in vars(self).items() if not (lists_ids and k in ("_ids", "_id_set"))}
 
     def datasets(self, limit_count: int | None = None, seed: Seed = None) -> Iterator[tf.data.Dataset]:
         """Yields clients' data sets in an order shuffled by `seed`: all, or the first `limit_count`."""
@@ -277,13 +278,16 @@ class ClientData:
         return ArrayClientData.from_clients({i: rows_of(self.create_tf_dataset_for_client(i)) for i in self._ids})
 
     def _shuffled_ids(self, seed: Seed, limit: int | None = None) -> list[str]:
+        """The ids in an order by the seed: all, or the first `limit` of them."""
         rng = np.random.default_rng() if seed is None else _generator(seed)
         return [self._ids[i] for i in rng.permutation(len(self._ids))[:limit]]
 
     def _has(self, client_id: str) -> bool:
-        return client_id in self._members
+        """Whether there is such a client."""
+        return client_id in self._id_set
 
     def _require(self, client_id: str) -> str:
+        """The id; NotFound if there is no such client."""
         if not self._has(client_id):
             raise self._unknown(client_id)
         return client_id
@@ -341,6 +345,7 @@ class PreprocessedClientData(ClientData):
         return self._in_graph
 
     def _in_graph(self, client_id: str | tf.Tensor) -> tf.data.Dataset:
+        """The data set of a client whose id may be a tensor of a graph."""
         return self._preprocess_fn(self._base.serializable_dataset_fn(client_id))
 
 
@@ -406,13 +411,13 @@ class ArrayClientData(ClientData):
         if not clients:
             raise InvalidValue(f"{cls.__name__} needs at least one client")
         first, *others = clients
-        wants = row_type(clients[first])
+        first_type = row_type(clients[first])
         for other in others:
-            if row_type(clients[other]) != wants:
+            other_type = row_type(clients[other])
+            if other_type != first_type:
                 raise InvalidValue(
                     f"clients {first!r} and {other!r} differ\n"
-                    f"  {first!r}  has {wants}\n"
-                    f"  {other!r}  has {row_type(clients[other])}"
+                    f"  {first!r}  has {first_type}\n  {other!r}  has {other_type}"
                 )
         ranges = _ranges({i: num_rows(columns, f"client {brief(i)}: ") for i, columns in clients.items()})
         joined = map_leaves(lambda *columns: concatenate(columns), *clients.values())
@@ -458,13 +463,13 @@ class ArrayClientData(ClientData):
         with tf.control_dependencies([assertion]):
             start, stop = tf.unstack(tf.gather(bounds, tf.argmax(tf.cast(is_client, tf.int32))))
         if any(isinstance(column, RaggedRows) for column in leaves_of(self._columns)):
-            row_of = map_leaves(_row_in_graph, self._columns)
-            return tf.data.Dataset.range(start, stop).map(lambda row: map_leaves(lambda column: column(row), row_of))
+            row_readers = map_leaves(_row_reader_in_graph, self._columns)
+            return tf.data.Dataset.range(start, stop).map(lambda row: map_leaves(lambda read: read(row), row_readers))
         rows = map_leaves(lambda column: tf.constant(column)[start:stop], self._columns)
         return tf.data.Dataset.from_tensor_slices(rows)
 
 
-def _row_in_graph(column: np.ndarray | RaggedRows) -> Callable[[tf.Tensor], tf.Tensor]:
+def _row_reader_in_graph(column: np.ndarray | RaggedRows) -> Callable[[tf.Tensor], tf.Tensor]:
     """The function from a row's number to the row, in a graph."""
     import tensorflow as tf
 
@@ -553,6 +558,12 @@ def _generator(seed: int | Sequence[int]) -> np.random.Generator:
 
 
 def _sorted_ids(client_ids: Iterable[str]) -> list[str]:
+    """The ids, sorted.
+
+    Raises:
+        TypeMismatch: one is no text.
+        InvalidValue: one is there twice.
+    """
     ids = list(client_ids)
     if not all(isinstance(client_id, str) for client_id in ids):
         raise TypeMismatch("client ids must be strings")

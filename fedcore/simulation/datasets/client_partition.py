@@ -22,9 +22,10 @@ from fedcore.simulation.datasets.conversions import (
 )
 from fedcore.simulation.datasets.structures import Structure, num_rows, rows_of
 
-_NAME = "split_over_clients"
+_NAME = "split_over_clients"  # for messages
 _PARTITIONERS = ("iid", "dirichlet", "shards", "quantity_skew", "power_law")
 _WITHOUT_LABELS = (partition.iid, partition.quantity_skew, partition.power_law)
+"""Partitioners that look at the number of labels only."""
 
 
 def split_over_clients(
@@ -78,8 +79,9 @@ class _Source:
     Args:
         size: number of examples.
         names: of the columns that `column` reads.
-        at_clients: client's id -> its rows; to the client data.
-        labels: the examples' labels where their place says which these are.
+        column: name -> the column.
+        at_clients: makes client data of the rows of each client, by its id.
+        labels: y of a pair (x, y); None for other examples.
     """
 
     size: int
@@ -90,6 +92,7 @@ class _Source:
 
 
 def _source(examples: Any) -> _Source:
+    """The examples of `split_over_clients`, by what they are; TypeMismatch if they are nothing that it takes."""
     if hasattr(examples, "element_spec"):  # a tf.data.Dataset
         return _in_memory(rows_of(examples, "leave .batch(n) out, or pad examples to one shape"))
     if hasattr(examples, "column_names"):  # a datasets.Dataset
@@ -111,6 +114,7 @@ def _source(examples: Any) -> _Source:
 
 
 def _in_memory(columns: Structure) -> _Source:
+    """Examples that are arrays in memory."""
     named = columns if isinstance(columns, Mapping) else {}
     is_pair = isinstance(columns, tuple) and len(columns) >= 2 and isinstance(columns[1], np.ndarray)
     return _Source(
@@ -123,6 +127,7 @@ def _in_memory(columns: Structure) -> _Source:
 
 
 def _partitioner(by: Any) -> Callable[..., partition.Parts]:
+    """The partitioner that `by` is or names."""
     if callable(by):
         return by
     if by not in _PARTITIONERS:
@@ -134,6 +139,7 @@ def _partitioner(by: Any) -> Callable[..., partition.Parts]:
 
 
 def _labels_of(source: _Source, labels: Any, partitioner: Callable) -> np.ndarray:
+    """[examples]: the labels that the user gives or names; zeros if there are none, for `_WITHOUT_LABELS`."""
     if isinstance(labels, str):
         if labels not in source.names:
             has = ", ".join(map(repr, source.names)) or "none with names"

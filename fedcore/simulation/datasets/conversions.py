@@ -61,15 +61,16 @@ def from_clients(clients: Mapping[str, Any] | Sequence[Any]) -> ClientData:
     if not isinstance(clients, Mapping):
         clients = dict(zip(numbered_ids(len(clients)), clients, strict=True))
     # Whatever has an element_spec is a data set of TensorFlow, which is not imported for arrays.
-    without = [client_id for client_id, value in clients.items() if not hasattr(value, "element_spec")]
-    if clients and not without:
+    ids_with_arrays = [client_id for client_id, value in clients.items() if not hasattr(value, "element_spec")]
+    if clients and not ids_with_arrays:
         datasets = dict(clients)
         _check_one_type(datasets)
         return FunctionClientData(datasets, lambda client_id: datasets[python_id(client_id)])
-    if len(without) < len(clients):
+    if len(ids_with_arrays) < len(clients):
+        first = ids_with_arrays[0]
         raise TypeMismatch(
-            f"from_clients takes a data set of each client, or arrays; client {brief(without[0])} has "
-            f"{brief(clients[without[0]])}; fix: fc.data.ClientDataset.from_columns(arrays)"
+            f"from_clients takes a data set of each client, or arrays; client {brief(first)} has "
+            f"{brief(clients[first])}; fix: fc.data.ClientDataset.from_columns(arrays)"
         )
     return ArrayClientData.from_clients(_ragged_for_all({i: array_columns(c) for i, c in clients.items()}))
 
@@ -109,6 +110,7 @@ def _check_one_type(datasets: Mapping[str, Any]) -> None:
 
 
 def _dtype_name(spec: Any) -> str:
+    """The dtype of a leaf of an `element_spec`; of a spec without one its text."""
     return spec.dtype.name if hasattr(spec, "dtype") else str(spec)
 
 
@@ -131,9 +133,9 @@ def from_pandas(frame: Any, client_column: str, columns: Sequence[str] | None = 
         >>> data.client_ids, [float(e["x"]) for e in data.create_tf_dataset_for_client("b")]
         (['a', 'b'], [1.0, 3.0])
     """
-    read = frame_columns("from_pandas", frame, columns, without=client_column)
+    fields = frame_columns("from_pandas", frame, columns, without=client_column)
     ids = frame[client_column].to_numpy()
-    return ArrayClientData.from_partition(read, _rows_of_clients(f"from_pandas: the column {client_column!r}", ids))
+    return ArrayClientData.from_partition(fields, _rows_of_clients(f"from_pandas: the column {client_column!r}", ids))
 
 
 def from_huggingface(dataset: Any, client_column: str, columns: Sequence[str] | None = None) -> ClientData:
@@ -227,18 +229,18 @@ def huggingface_reader(
     if isinstance(names, Mapping):
         raise TypeMismatch(f"{user} takes one split, not a dict of {', '.join(names)}; fix: dataset['train']")
     fields = _fields(user, names, without, columns)
-    ragged = _ragged_lists(dataset, fields)
-    dense = [name for name in fields if name not in ragged]
-    lists = dataset.select_columns(ragged).with_format("arrow")
-    arrays = dataset.select_columns(dense).with_format("numpy")
+    ragged_names = _ragged_lists(dataset, fields)
+    dense_names = [name for name in fields if name not in ragged_names]
+    ragged_part = dataset.select_columns(ragged_names).with_format("arrow")
+    dense_part = dataset.select_columns(dense_names).with_format("numpy")
 
     def read(rows: np.ndarray) -> Structure:
-        table: Any = lists[rows] if ragged else None
-        batch = arrays[rows] if dense else {}
+        ragged: Any = ragged_part[rows] if ragged_names else None
+        dense = dense_part[rows] if dense_names else {}
         return {
-            name: _arrow_column(f"{user}: the column {name!r}", table.column(name))
-            if name in ragged
-            else _column(f"{user}: the column {name!r}", batch[name])
+            name: _arrow_column(f"{user}: the column {name!r}", ragged.column(name))
+            if name in ragged_names
+            else _column(f"{user}: the column {name!r}", dense[name])
             for name in fields
         }
 
@@ -309,21 +311,26 @@ class _Rows:
 
 
 def _rows_of_clients(role: str, client_ids: Sequence | np.ndarray) -> dict[str, np.ndarray]:
-    """Client's id -> the positions of its examples, ascending."""
+    """Client's id -> the positions of its examples, ascending.
+
+    Args:
+        role: what the ids are, for messages.
+        client_ids: the client of each example.
+    """
     ids = _vector(role, client_ids)
     missing = [x for x in ids.ravel().tolist() if x is None or x != x or str(x) == "<NA>"]
     if missing:
         raise InvalidValue(f"{role} has {len(missing)} missing values")
     try:
-        distinct, number_of = np.unique(ids, return_inverse=True)
+        distinct, client_numbers = np.unique(ids, return_inverse=True)
     except TypeError:
         raise TypeMismatch(f"{role} mixes text with numbers") from None
     try:
         names = [x.decode() if isinstance(x, bytes) else str(x) for x in distinct.tolist()]
     except UnicodeDecodeError as error:
         raise InvalidValue(f"{role} has {brief(error.object)}, which is no text in UTF-8") from None
-    order = np.argsort(number_of, kind="stable")
-    stops = np.cumsum(np.bincount(number_of, minlength=len(names)))
+    order = np.argsort(client_numbers, kind="stable")
+    stops = np.cumsum(np.bincount(client_numbers, minlength=len(names)))
     return dict(zip(names, np.split(order, stops[:-1]), strict=True))
 
 

@@ -22,8 +22,8 @@ from fedcore.whole_files import write_whole
 PUBLISHED_AT = "https://storage.googleapis.com/tff-datasets-public/"
 """Where TFF publishes its data sets."""
 
-_PIECE = 1 << 20  # bytes
-_TIMEOUT_S = 30
+_PIECE_BYTES = 1 << 20  # that are read at once
+_TIMEOUT_S = 30  # of a download, without an answer
 _LZMA_BYTES = 2**28  # of memory: the highest preset of xz needs 65 MiB
 
 
@@ -70,7 +70,7 @@ def cached_members(user: str, archive: Archive, cache_dir: str | os.PathLike | N
     directory.mkdir(parents=True, exist_ok=True)
     packed = directory / archive.name
     if packed.exists():
-        _check(packed.name, str(packed), _checksum(packed), archive.sha256)
+        _check_sha256(packed.name, str(packed), _sha256(packed), archive.sha256)
     else:
         _download(user, archive, packed)
     _unpack(packed, paths)
@@ -92,6 +92,7 @@ def cached_database(name: str, cache_dir: str | os.PathLike | None) -> Path | No
 
 
 def _download(user: str, archive: Archive, path: Path) -> None:
+    """Downloads an archive to a path, where it appears when it is whole and its checksum is right."""
     try:
         with urllib.request.urlopen(archive.url, timeout=_TIMEOUT_S) as source:
             write_whole(path, _checked_pieces(archive, source))
@@ -105,7 +106,11 @@ def _download(user: str, archive: Archive, path: Path) -> None:
 
 
 def _checked_pieces(archive: Archive, source: Any) -> Iterator[bytes]:
-    """The pieces of a download, with a progress bar and, at the end, a check of the whole."""
+    """The pieces of a download, with a progress bar; at the end the checksum of the whole is checked.
+
+    Args:
+        source: the open response of the server.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -123,11 +128,11 @@ def _checked_pieces(archive: Archive, source: Any) -> Iterator[bytes]:
             digest.update(piece)
             progress.advance(task, len(piece))
             yield piece
-    _check(archive.name, archive.url, digest.hexdigest(), archive.sha256)
+    _check_sha256(archive.name, archive.url, digest.hexdigest(), archive.sha256)
 
 
 def _pieces(source: IO[bytes]) -> Iterator[bytes]:
-    return iter(lambda: source.read(_PIECE), b"")
+    return iter(lambda: source.read(_PIECE_BYTES), b"")
 
 
 def _unpacked_pieces(source: IO[bytes]) -> Iterator[bytes]:
@@ -137,26 +142,31 @@ def _unpacked_pieces(source: IO[bytes]) -> Iterator[bytes]:
         lzma.LZMAError, EOFError: it is damaged, or needs more than `_LZMA_BYTES` of memory.
         ValueError: it is far larger than the file.
     """
-    size = os.fstat(source.fileno()).st_size
+    file_bytes = os.fstat(source.fileno()).st_size
     decompressor = lzma.LZMADecompressor(memlimit=_LZMA_BYTES)
-    size_bytes = 0
+    content_bytes = 0
     while not decompressor.eof:
-        data = source.read(_PIECE) if decompressor.needs_input else b""
+        data = source.read(_PIECE_BYTES) if decompressor.needs_input else b""
         if decompressor.needs_input and not data:
             raise EOFError("it ends too soon")
-        piece = decompressor.decompress(data, max_length=_PIECE)
-        size_bytes += len(piece)
-        check_taken("its content", size_bytes, size)
+        piece = decompressor.decompress(data, max_length=_PIECE_BYTES)
+        content_bytes += len(piece)
+        check_taken("its content", content_bytes, file_bytes)
         yield piece
 
 
-def _checksum(path: Path) -> str:
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _check(name: str, place: str, has: str, wants: str) -> None:
-    """Raises InvalidValue where the SHA-256 of a file differs from the published one."""
+def _check_sha256(name: str, place: str, has: str, wants: str) -> None:
+    """Raises InvalidValue where the SHA-256 of a file differs from the published one.
+
+    Args:
+        name: of the published file.
+        place: the path or the URL of the file, for the message.
+    """
     if has != wants:
         raise InvalidValue(
             f"{place} is not the published {name}: its checksum differs\n"
@@ -178,8 +188,7 @@ def _unpack(packed: Path, paths: Sequence[Path]) -> None:
     with tarfile.open(packed, "r:bz2") as archive:
         for member in archive:
             path = missing.pop(os.path.basename(member.name), None) if member.isfile() else None
-            source = archive.extractfile(member) if path is not None else None
-            if path is not None and source is not None:
+            if path is not None and (source := archive.extractfile(member)) is not None:
                 write_whole(path, _pieces(source))
     if missing:
         raise InvalidValue(f"{packed} lacks {', '.join(sorted(missing))}")

@@ -88,6 +88,7 @@ _DARK: tuple[set[str], ...] = (  # the segments that a digit does not have
 
 
 def _seven_segments(digit: int) -> np.ndarray:
+    """float32 [28, 28]: the digit on a seven-segment display, with ink 0.0 on 1.0."""
     image = np.ones((28, 28), np.float32)
     for name, place in _SEGMENTS.items():
         if name not in _DARK[digit]:

@@ -70,11 +70,11 @@ class _PartOfExamples(ClientData):
         )
 
     def _rows(self, client_id: str, count: int) -> np.ndarray:
-        """The rows of a client's examples that belong to this part, ascending."""
+        """int [n]: the rows of a client's `count` examples that belong to this part, ascending."""
         digest = hashlib.sha256(client_id.encode()).digest()
         order = permutation(fold_in(self._seed, int.from_bytes(digest[:8], "big")), count)
-        size = max(0, min(round(self._share * count), count - 1))
-        return np.sort(order[:size] if self._is_validation else order[size:])
+        validation_size = max(0, min(round(self._share * count), count - 1))
+        return np.sort(order[:validation_size] if self._is_validation else order[validation_size:])
 
 
 def _draws(dataset: tf.data.Dataset) -> bool:

@@ -70,7 +70,7 @@ class FilePerUserClientData(ClientData):
             )
         if not files:
             raise InvalidValue(f"FilePerUserClientData: there is no file in {os.path.abspath(path)}")
-        return cls(files, create_tf_dataset_fn or _records)
+        return cls(files, create_tf_dataset_fn or _read_records)
 
     def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
         import tensorflow as tf
@@ -80,7 +80,7 @@ class FilePerUserClientData(ClientData):
         from fedcore.runtime.clients.failures import reason
 
         path = self._files[self._require(client_id)]
-        if self._dataset_fn in (_records, tf.data.TFRecordDataset) and (problem := _find_problem(path)):
+        if self._dataset_fn in (_read_records, tf.data.TFRecordDataset) and (problem := _problem_of_records(path)):
             raise _unreadable(client_id, path, problem)
         dataset = self._dataset_fn(path)
         if is_endless(dataset):
@@ -96,25 +96,29 @@ class FilePerUserClientData(ClientData):
         return FilePerUserClientData({i: self._files[self._require(i)] for i in client_ids}, self._dataset_fn)
 
 
-_LENGTH = struct.Struct("<QI")
+_RECORD_HEAD = struct.Struct("<QI")
+"""What precedes the data of a record in a TFRecord file: their length in bytes, and its checksum."""
+
 _CHECKSUM_BYTES = 4
+"""Bytes of the checksum behind the data of a record."""
 
 
 def _unreadable(client_id: str, path: str, problem: str) -> InvalidValue:
     return InvalidValue(f"FilePerUserClientData: client {brief(client_id)} cannot be read from {path}: {problem}")
 
 
-def _find_problem(path: str) -> str | None:
-    """Why a file of records cannot be read: a record is longer than the file, for which TensorFlow would end the
-    process, or the file cannot be opened; None if it can be read.
+def _problem_of_records(path: str) -> str | None:
+    """Why a TFRecord file cannot be read; None if it can.
+
+    A record is longer than the file, for which TensorFlow would end the process, or the file cannot be opened.
     """
     try:
         with open(path, "rb") as file:
-            left = os.fstat(file.fileno()).st_size
-            while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
-                length, _ = _LENGTH.unpack(head)
-                left -= _LENGTH.size + length + _CHECKSUM_BYTES
-                if left < 0:
+            bytes_left = os.fstat(file.fileno()).st_size
+            while len(head := file.read(_RECORD_HEAD.size)) == _RECORD_HEAD.size:
+                length, _ = _RECORD_HEAD.unpack(head)
+                bytes_left -= _RECORD_HEAD.size + length + _CHECKSUM_BYTES
+                if bytes_left < 0:
                     return f"a record has {length} bytes, which is longer than the file"
                 file.seek(length + _CHECKSUM_BYTES, os.SEEK_CUR)
     except OSError as error:
@@ -122,7 +126,7 @@ def _find_problem(path: str) -> str | None:
     return None
 
 
-def _records(path: str) -> tf.data.Dataset:
+def _read_records(path: str) -> tf.data.Dataset:
     import tensorflow as tf
 
     return tf.data.TFRecordDataset(path)

@@ -43,7 +43,10 @@ if TYPE_CHECKING:
     import h5py
 
 FORMAT = "fedcore clients 1"
+"""The attribute `format` of a file of `save_hdf5`."""
+
 _INDEX = ("client_ids", "client_id_ends", "row_splits")
+"""Data sets of a split: the ids' bytes one after another, where each id ends, and the first row of each client."""
 
 
 class HDF5ClientData(StoredClientData):
@@ -54,12 +57,12 @@ class HDF5ClientData(StoredClientData):
         row for each example. Fields come in the order of their names. Such a file has one split.
       - `save_hdf5`'s: columns of all clients, which are mapped into memory, so reading a client copies only text.
 
-    Args:
-        hdf5_filepath: path of the file.
-        split_name: name of the split, if `save_hdf5` stored several.
     What lies in other files (external storage, external links, virtual data sets) is refused, and so is a client whose
     examples take far more memory than bytes in the file: 100 times as much if they are packed, and over 16 MiB.
 
+    Args:
+        hdf5_filepath: path of the file.
+        split_name: name of the split, if `save_hdf5` stored several.
     Raises:
         FedcoreError: h5py is not installed, the file is not there or in neither format, or the split is not there.
             When a client is read: it is not in the file alone, or takes memory out of proportion.
@@ -133,25 +136,32 @@ def _write_split(group: h5py.Group, clients: ClientData, directory: Path) -> Non
 
 
 class _ColumnWriter:
-    """A column that grows client by client: values, and for text where each ends."""
+    """A column that grows client by client, in temporary files: the values, and for text where each ends.
+
+    Args:
+        opened: closes the temporary files.
+        directory: where they are.
+        dtype: of the column; `str` for text.
+    """
 
     def __init__(self, opened: contextlib.ExitStack, directory: Path, dtype: str) -> None:
         self._dtype = np.dtype(np.uint8 if dtype == "str" else dtype)
         self._file = opened.enter_context(_temporary(directory))
-        self._ends = opened.enter_context(_temporary(directory)) if dtype == "str" else None
-        self._size = 0
+        self._ends = opened.enter_context(_temporary(directory)) if dtype == "str" else None  # None for numbers
+        self._text_bytes = 0
 
     def append(self, column: np.ndarray) -> None:
         if self._ends is None:
             self._file.write(np.ascontiguousarray(column).tobytes())
             return
         texts = column.ravel()
-        ends = ends_of(texts) + self._size
-        self._size = int(ends[-1]) if len(ends) else self._size
+        ends = ends_of(texts) + self._text_bytes
+        self._text_bytes = int(ends[-1]) if len(ends) else self._text_bytes
         self._file.write(b"".join(texts))
         self._ends.write(ends.tobytes())
 
     def finish(self, group: h5py.Group) -> None:
+        """Copies the column to the data sets `values`, and for text `ends`, of a group."""
         _lay_out(group, "values", self._file, self._dtype)
         if self._ends is not None:
             _lay_out(group, "ends", self._ends, np.dtype(np.int64))
@@ -162,13 +172,17 @@ def _temporary(directory: Path) -> IO[bytes]:
 
 
 def _lay_out(group: h5py.Group, name: str, file: IO[bytes], dtype: np.dtype) -> None:
-    """A contiguous data set with the content of a temporary file, copied in pieces."""
+    """Adds a contiguous data set with the content of a temporary file, copied in pieces.
+
+    Args:
+        file: stands at its end.
+    """
     stored = group.create_dataset(name, (file.tell() // dtype.itemsize,), _stored_dtype(dtype))
     file.seek(0)
-    step = max(1, (1 << 24) // dtype.itemsize)
-    for start in range(0, len(stored), step):
-        piece = file.read(step * dtype.itemsize)
-        stored[start : start + step] = np.frombuffer(piece, _stored_dtype(dtype))
+    count = max(1, (1 << 24) // dtype.itemsize)  # values of a piece
+    for start in range(0, len(stored), count):
+        piece = file.read(count * dtype.itemsize)
+        stored[start : start + count] = np.frombuffer(piece, _stored_dtype(dtype))
 
 
 def _stored_dtype(dtype: np.dtype) -> np.dtype:
@@ -177,6 +191,11 @@ def _stored_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def _store(path: str, split: str | None) -> Store:
+    """The open file in either format.
+
+    Raises:
+        InvalidValue: it is in neither, or has no such split.
+    """
     h5py = _h5py()
     try:
         with contextlib.ExitStack() as opened:
@@ -200,6 +219,7 @@ def _store(path: str, split: str | None) -> Store:
 
 
 def _h5py() -> Any:
+    """The module h5py; FedcoreError where it is not installed."""
     try:
         import h5py
     except ModuleNotFoundError as missing:
@@ -228,7 +248,7 @@ class _Groups:
         self._file = file
         self._size_bytes = stamp_of(file.filename)[0]
         self._examples = _group(file, "examples")
-        self._names: list[str] = []
+        self._names: list[str] = []  # of the fields, sorted; those of the client that was read last
 
     def client_ids(self) -> Iterable[str]:
         return list(self._examples)
@@ -271,11 +291,13 @@ class _Columns:
         self._mapped = np.memmap(content, np.uint8, "r")
         self._layout = Layout.parsed(text_attribute(group, "layout", self._stamp[0]))
         columns = _group(group, "columns")
+        # Of each column the place in the file of its `values`, and for text of its `ends`; None for an empty one.
         self._offsets = [
             {name: offset_of(stored) for name, stored in members(_group(columns, str(i))).items()}
             for i in range(len(self._layout.names))
         ]
         index = {name: member(group, name) for name in _INDEX}
+        # Arguments of `_mapped_values` for the arrays of `_INDEX`.
         self._index = {name: (offset_of(stored), stored.dtype, stored.size) for name, stored in index.items()}
 
     def client_ids(self) -> Iterable[str]:
@@ -297,26 +319,29 @@ class _Columns:
 
     @functools.cached_property
     def _rows_of_clients(self) -> dict[str, tuple[int, int]]:
+        """Client's id -> its first row and the row after its last."""
         ids, ends, splits = (self._mapped_values(*self._index[name]) for name in _INDEX)
         names = (client_id.decode() for client_id in texts_of(ids.tobytes(), ends))
         return dict(zip(names, itertools.pairwise(splits.tolist()), strict=True))
 
     def _rows(self, column: int, start: int, stop: int) -> np.ndarray:
+        """Rows of a column, given by its number."""
         shape, dtype = self._layout.shapes[column], self._layout.dtypes[column]
-        width = math.prod(shape)
+        first_value, end_value = start * math.prod(shape), stop * math.prod(shape)
         if dtype != "str":
-            return self._slice(column, "values", dtype, start * width, stop * width).reshape(stop - start, *shape)
-        previous_end = self._slice(column, "ends", "int64", start * width - 1, start * width) if start * width else [0]
-        ends = self._slice(column, "ends", "int64", start * width, stop * width)
+            return self._slice(column, "values", dtype, first_value, end_value).reshape(stop - start, *shape)
+        previous_end = self._slice(column, "ends", "int64", first_value - 1, first_value) if first_value else [0]
+        ends = self._slice(column, "ends", "int64", first_value, end_value)
         first, last = int(previous_end[0]), int(ends[-1]) if len(ends) else int(previous_end[0])
         content = self._slice(column, "values", "uint8", first, last).tobytes()
         return texts_of(content, ends - first).reshape(stop - start, *shape)
 
     def _slice(self, column: int, name: str, dtype: str, start: int, stop: int) -> np.ndarray:
-        """Values of a stored array, without a copy."""
-        kind, offset = np.dtype(dtype), self._offsets[column][name]
-        begins = None if start == stop or offset is None else offset + start * kind.itemsize
-        return self._mapped_values(begins, kind, stop - start)
+        """Values of a column's array `values` or `ends`, without a copy."""
+        stored_dtype, array_offset = np.dtype(dtype), self._offsets[column][name]
+        offset = None if start == stop or array_offset is None else array_offset + start * stored_dtype.itemsize
+        return self._mapped_values(offset, stored_dtype, stop - start)
 
     def _mapped_values(self, offset: int | None, dtype: np.dtype, count: int) -> np.ndarray:
+        """[count]: values at a byte of the file, without a copy. Without an offset there are none."""
         return np.zeros(0, dtype) if offset is None else np.frombuffer(self._mapped, dtype, count, offset)

@@ -23,33 +23,33 @@ _TEXTS_AT_ONCE = 64
 
 
 def member(group: Any, name: str) -> Any:
-    """The group, data set or type of a name in a group; None if there is none.
+    """The group, data set or type of a name in a group, along soft links; None if there is none.
 
     Raises:
         ValueError: it is a link to another file, or a soft link without an end.
     """
     from h5py import h5l
 
-    place, steps, followed = group, [name], 0
-    while steps:
-        step = steps.pop(0)
+    current, names_to_go, links_followed = group, [name], 0
+    while names_to_go:
+        next_name = names_to_go.pop(0)
         # Asking h5py whether a name is there would open the file that an external link names.
-        links = getattr(place.id, "links", None)
-        encoded = step.encode(errors="surrogateescape")
+        links = getattr(current.id, "links", None)
+        encoded = next_name.encode(errors="surrogateescape")
         if links is None or not links.exists(encoded):
             return None
         kind = links.get_info(encoded).type
         if kind == h5l.TYPE_HARD:
-            place = place[step]
+            current = current[next_name]
             continue
-        followed += 1
-        if kind != h5l.TYPE_SOFT or followed > _MAX_LINKS:
+        links_followed += 1
+        if kind != h5l.TYPE_SOFT or links_followed > _MAX_LINKS:
             problem = "is a soft link without an end" if kind == h5l.TYPE_SOFT else "is a link to another file"
             raise ValueError(f"{brief(name)} in {brief(group.name)} {problem}")
         path = links.get_val(encoded).decode(errors="surrogateescape")
-        place = place.file if path.startswith("/") else place
-        steps = [part for part in path.split("/") if part not in ("", ".")] + steps
-    return place
+        current = current.file if path.startswith("/") else current
+        names_to_go = [part for part in path.split("/") if part not in ("", ".")] + names_to_go
+    return current
 
 
 def members(group: Any) -> dict[str, Any]:
@@ -121,6 +121,7 @@ def _is_text(dataset: Any) -> bool:
 
 
 def _size_bytes(dataset: Any, shape: tuple[int, ...]) -> int:
+    """The bytes in memory of a part of a data set that has this shape."""
     return math.prod(shape) * dataset.dtype.itemsize
 
 
@@ -128,23 +129,24 @@ def _allowed_bytes(datasets: Iterable[Any], file_bytes: int) -> int:
     """The memory that data sets may take by the bytes that they have in the file; several names are one data set."""
     from h5py import h5o
 
-    allowed = {}
+    allowed_at_address = {}
     for dataset in datasets:
-        stored = min(file_bytes, dataset.id.get_storage_size())
+        stored_bytes = min(file_bytes, dataset.id.get_storage_size())
         is_packed = dataset.id.get_create_plist().get_nfilters() > 0
-        allowed[h5o.get_info(dataset.id).addr] = stored * (MAX_RATIO if is_packed else 1)
-    return sum(allowed.values())
+        allowed_at_address[h5o.get_info(dataset.id).addr] = stored_bytes * (MAX_RATIO if is_packed else 1)
+    return sum(allowed_at_address.values())
 
 
 def _values(name: str, dataset: Any, file_bytes: int) -> np.ndarray:
+    """The values of a data set; texts of variable length are read in pieces, since only then their sizes are known."""
     if dataset.dtype.kind != "O":
         values = dataset[()]
         return as_bytes(values) if values.dtype.kind == "S" else values
     texts = np.empty(dataset.shape, object)
     size_bytes = 0
-    for place in _pieces(dataset.shape, max(_TEXTS_AT_ONCE, ALWAYS_TAKEN_BYTES // max(1, file_bytes))):
-        texts[place] = dataset[place]
-        size_bytes += sum(map(len, np.ravel(texts[place])))
+    for piece in _pieces(dataset.shape, max(_TEXTS_AT_ONCE, ALWAYS_TAKEN_BYTES // max(1, file_bytes))):
+        texts[piece] = dataset[piece]
+        size_bytes += sum(map(len, np.ravel(texts[piece])))
         check_taken(f"the text of {brief(name)}", size_bytes, file_bytes, ratio=1)
     return as_bytes(texts)
 

@@ -98,6 +98,7 @@ _CHANNELS = {"grayscale": 1, "rgb": 3, "rgba": 4}
 
 
 def _check_two_folders(files: list[str]) -> None:
+    """Refuses images that are not in two folders, of which one is the client and the other the label."""
     shallow = [file for file in files if file.count("/") < 2]
     if shallow:
         raise InvalidValue(
@@ -108,7 +109,13 @@ def _check_two_folders(files: list[str]) -> None:
 
 
 def _look_up(role: str, table: Any, files: list[str], folder_of: Callable[[str], list[str]]) -> list:
-    """For each image the entry of the table, by default the name of a folder."""
+    """For each image the entry of the table, by default the name of a folder.
+
+    Args:
+        role: the argument that is the table, for messages.
+        table: a `Table`; None for the default.
+        folder_of: path of an image -> a list of the name of its folder; empty if it is in none.
+    """
     if table is None:
         folders = [folder_of(file) for file in files]
         if not all(folders):
@@ -122,17 +129,17 @@ def _look_up(role: str, table: Any, files: list[str], folder_of: Callable[[str],
         entries = {str(key): table[key] for key in table.keys()}  # noqa: SIM118  of a pandas.Series too
         missing = [file for file in files if file not in entries]
         if missing:
-            some = brief(next(iter(entries), None))
+            example_key = brief(next(iter(entries), None))
             raise InvalidValue(
                 f"image_folders: {role} has none for {len(missing)} of {len(files)} images, such as "
-                f"{brief(missing[0])}; its keys are paths such as {some}"
+                f"{brief(missing[0])}; its keys are paths such as {example_key}"
             )
         table = entries.__getitem__
     return [table(file) for file in files]
 
 
 def _numbered(labels: list) -> tuple[list[int], list[str]]:
-    """The numbers of labels, and the names in the order of these numbers where labels are text."""
+    """The number of each label, and the names of the numbers 0, 1, …; without names where labels are numbers."""
     if all(isinstance(label, str) for label in labels):
         names = sorted(set(labels))
         number_of = {name: number for number, name in enumerate(names)}

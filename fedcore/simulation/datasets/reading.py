@@ -79,8 +79,8 @@ class ComputationOfIds(Computation):
     Args:
         body: takes the data sets.
         reading: reads them.
-        path: their position in the parameters of `body`, and in nested structs there.
-        parameter: the type of the parameters, with ids.
+        path: position of the data sets among the parameters of `body`, then in nested structs there.
+        parameter: the type of the parameters, with ids in place of the data sets.
     """
 
     def __init__(self, body: Computation, reading: ReadingFunction, path: Sequence[int], parameter: Type) -> None:

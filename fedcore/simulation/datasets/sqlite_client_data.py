@@ -38,10 +38,12 @@ from fedcore.whole_files import written_whole
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_PUBLISHED = {
+_COLUMNS_OF_TFF = {
     "examples": {"split_name", "client_id", "serialized_example_proto"},
     "client_metadata": {"client_id", "split_name"},
 }
+"""The columns that tables of TFF's format need, by the name of the table."""
+
 _DEFAULT_SPLIT = "default_split"  # TFF's name for the split of data that was stored without one
 
 
@@ -55,11 +57,11 @@ class SqlClientData(StoredClientData):
         client, to find each client's rows.
       - `save_sqlite`'s: a row of columns for each client.
 
+    Only tables are read; views and other computed ones are refused.
+
     Args:
         database_filepath: path of the database.
         split_name: name of the split. Default: all clients of TFF's format, the only split of `save_sqlite`'s.
-    Only tables are read; views and other computed ones are refused.
-
     Raises:
         FedcoreError: the file is not there or in neither format, or the split is not there. When clients are listed or
             read: the database is damaged, or a query takes memory or time out of proportion to its size.
@@ -72,7 +74,7 @@ class SqlClientData(StoredClientData):
 
     def __init__(self, database_filepath: str | os.PathLike, split_name: str | None = None) -> None:
         path = existing_file("SqlClientData", database_filepath)
-        super().__init__(_open_store(path, split_name, _as_they_are))
+        super().__init__(_open_store(path, split_name, _without_parser))
 
 
 def load_and_parse_sql_client_data(
@@ -125,6 +127,7 @@ def save_sqlite(data: ClientData | Mapping[str, ClientData], path: str | os.Path
 
 
 def _rows(connection: sqlite3.Connection, split: str, clients: ClientData) -> Iterable[tuple[str, str, int, bytes]]:
+    """The rows of a split in the table `clients`. Adds its layout to the table `layouts`, with the first client."""
     layout: Layout | None = None
     for client_id in clients.client_ids:
         columns = rows_of(clients.create_tf_dataset_for_client(client_id))
@@ -226,28 +229,38 @@ class _Connection:
 
 
 def _open_store(path: str, split: str | None, decode: Callable[[np.ndarray], Structure]) -> StoreOfFile:
+    """The store of a database, which is opened once to find what is wrong with it.
+
+    Args:
+        decode: serialized examples of a client in TFF's format, objects [n], -> the columns.
+    """
     store = StoreOfFile(functools.partial(_store, split=split, decode=decode), path)
     store.get()
     return store
 
 
-def _as_they_are(protos: np.ndarray) -> Structure:
+def _without_parser(protos: np.ndarray) -> Structure:
     return protos
 
 
 def _store(path: str, split: str | None, decode: Callable[[np.ndarray], Structure]) -> Store:
+    """The open database in either format; arguments as for `_open_store`.
+
+    Raises:
+        InvalidValue: it is in neither, or has no such split.
+    """
     try:
         tables = Tables(path)
         if tables.columns("layouts") and tables.columns("clients"):
             layouts = dict(tables.rows("SELECT CAST(split_name AS TEXT), layout FROM layouts"))
             name = chosen_split("SqlClientData", path, layouts, split)
             return _ClientRows(tables, name, Layout.parsed(layouts[name]))
-        for table, wants in _PUBLISHED.items():
-            has = tables.columns(table)
-            if not wants <= has:
+        for table, columns in _COLUMNS_OF_TFF.items():
+            missing = columns - tables.columns(table)
+            if missing:
                 raise InvalidValue(
                     f"SqlClientData: {path} is no database of clients: the table `{table}` lacks "
-                    f"{', '.join(sorted(wants - has))}"
+                    f"{', '.join(sorted(missing))}"
                 )
         if split is not None and not _has_split(tables, split):
             splits = tables.rows("SELECT DISTINCT CAST(split_name AS TEXT) FROM client_metadata")
@@ -263,7 +276,8 @@ def _has_split(tables: Tables, split: str) -> bool:
     return bool(tables.rows("SELECT 1 FROM client_metadata WHERE split_name = ? LIMIT 1", split))
 
 
-def _text(client_id: Any) -> str:
+def _checked_id(client_id: Any) -> str:
+    """A client's id from the database; ValueError if it is no text."""
     if not isinstance(client_id, str):
         raise ValueError(f"a client's id is a text, not {brief(client_id)}")
     return client_id
@@ -282,24 +296,25 @@ class _ClientRows:
 
     def client_ids(self) -> Iterable[str]:
         query = "SELECT client_id FROM clients WHERE split_name = ?"
-        return [_text(client_id) for (client_id,) in self._tables.rows(query, self._split)]
+        return [_checked_id(client_id) for (client_id,) in self._tables.rows(query, self._split)]
 
     def read(self, client_id: str) -> Structure | None:
         query = "SELECT num_examples, content FROM clients WHERE split_name = ? AND client_id = ? LIMIT 1"
         matches = self._tables.rows(query, self._split, client_id)
         if not matches:
             return None
-        ((rows, content),) = matches
-        if type(rows) is not int or rows < 0 or not isinstance(content, bytes):
+        ((row_count, content),) = matches
+        if type(row_count) is not int or row_count < 0 or not isinstance(content, bytes):
             raise ValueError("its row has no number of examples, or no bytes")
         columns, start = [], 0
         for dtype, shape in zip(self._layout.dtypes, self._layout.shapes, strict=True):
-            column, start = _unpack(content, start, dtype, (rows, *shape))
+            column, start = _unpack(content, start, dtype, (row_count, *shape))
             columns.append(column)
         return self._layout.structured(columns)
 
 
 def _pack(column: np.ndarray) -> bytes:
+    """A column in a row's content: numbers as they are in memory; of texts first the ends, then the texts."""
     if column.dtype.kind != "O":
         return np.ascontiguousarray(column).tobytes()
     texts = column.ravel()
@@ -307,7 +322,7 @@ def _pack(column: np.ndarray) -> bytes:
 
 
 def _unpack(content: bytes, start: int, dtype: str, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
-    """A column that starts at a byte of a row's content, and the byte after it."""
+    """A column that starts at a byte of a row's content, as `_pack` makes it, and the byte after it."""
     count = math.prod(shape)
     if dtype != "str":
         values = np.frombuffer(content, dtype, count, start)
@@ -325,14 +340,14 @@ class _Examples:
         self._tables = tables
         self._split = split
         self._decode = decode
-        self._runs: dict[str, list[list[int]]] | None = None
+        self._runs: dict[str, list[list[int]]] | None = None  # of `_locate_runs`; empty if there is an index by client
 
     def close(self) -> None:
         self._tables.close()
 
     def client_ids(self) -> Iterable[str]:
         query = "SELECT DISTINCT client_id FROM client_metadata" + self._split_condition("WHERE")
-        return [_text(client_id) for (client_id,) in self._tables.rows(query, *self._arguments())]
+        return [_checked_id(client_id) for (client_id,) in self._tables.rows(query, *self._arguments())]
 
     def read(self, client_id: str) -> Structure | None:
         protos: list[bytes] = []
@@ -354,6 +369,7 @@ class _Examples:
         return bool(self._tables.rows(f"{query} LIMIT 1", *self._arguments(client_id)))
 
     def _protos(self, client_id: str) -> Iterable[tuple[Any]]:
+        """The rows (serialized example,) of a client, in the order of the table."""
         query = "SELECT serialized_example_proto FROM examples WHERE client_id = ?" + self._split_condition("AND")
         if self._runs is None:
             plan = self._tables.rows(f"EXPLAIN QUERY PLAN {query}", *self._arguments(client_id))
@@ -367,7 +383,10 @@ class _Examples:
         )
 
     def _locate_runs(self) -> dict[str, list[list[int]]]:
-        """For each client the first and the last row of its runs, in a table that has no index by client."""
+        """Client's id -> [first row, last row] of each run of rows that are this client's, one after another.
+
+        For a table that has no index by client.
+        """
         runs: dict[str, list[list[int]]] = {}
         last: str | None = None
 
@@ -385,6 +404,7 @@ class _Examples:
         return runs
 
     def _split_condition(self, word: str) -> str:
+        """The condition that takes the rows of the split, after WHERE or AND; `_arguments` has its `?`."""
         return "" if self._split is None else f" {word} split_name = ?"
 
     def _arguments(self, *first: str) -> tuple[str, ...]:
@@ -401,14 +421,14 @@ class _Parser:
     def __init__(self, spec: Mapping[str, Any]) -> None:
         import tensorflow as tf
 
-        good = isinstance(spec, Mapping) and all(
+        is_right = isinstance(spec, Mapping) and all(
             isinstance(name, str)
             and isinstance(leaf, tf.TensorSpec)
             and leaf.shape.is_fully_defined()
             and (leaf.dtype == tf.string or leaf.dtype.is_floating or leaf.dtype.is_integer)
             for name, leaf in spec.items()
         )
-        if not good:
+        if not is_right:
             raise TypeMismatch(
                 "an example of a database is a dict from names to tf.TensorSpecs of numbers or text with known shapes, "
                 f"not {brief(spec)}"
@@ -433,12 +453,14 @@ class _Parser:
     def _parse_protos(self, protos: tf.Tensor) -> dict[str, tf.Tensor]:
         import tensorflow as tf
 
-        features = {name: tf.io.FixedLenFeature(leaf.shape, _kind(leaf.dtype)) for name, leaf in self._spec.items()}
+        features = {
+            name: tf.io.FixedLenFeature(leaf.shape, _dtype_in_example(leaf.dtype)) for name, leaf in self._spec.items()
+        }
         parsed = tf.io.parse_example(protos, features)
         return {name: tf.cast(parsed[name], leaf.dtype) for name, leaf in self._spec.items()}
 
 
-def _kind(dtype: tf.DType) -> tf.DType:
+def _dtype_in_example(dtype: tf.DType) -> tf.DType:
     """The dtype in which a `tf.train.Example` holds a dtype."""
     import tensorflow as tf
 
@@ -448,6 +470,7 @@ def _kind(dtype: tf.DType) -> tf.DType:
 
 
 def _serialize(example: Mapping[str, Any]) -> bytes:
+    """An example of numpy values as a serialized `tf.train.Example`."""
     import tensorflow as tf
 
     features = {}

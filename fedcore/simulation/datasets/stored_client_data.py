@@ -32,7 +32,7 @@ ONE_SPLIT = "all"
 
 
 class Store(Protocol):
-    """A file of clients' examples."""
+    """Clients' examples that are read when they are asked for, such as those of a file."""
 
     def client_ids(self) -> Iterable[str]:
         """All identifiers, in any order."""
@@ -124,6 +124,7 @@ class StoreOfFile:
             raise InvalidValue(f"{part} cannot be read from {self.path}: {error}") from error
 
     def get(self) -> Store:
+        """The store that this process has opened, or opens now."""
         process = os.getpid()
         if process not in self._opened:
             with self._lock:
@@ -147,6 +148,7 @@ class StoreOfFile:
 
 
 def _close(opened: Store, process: int) -> None:
+    """Closes a store in the process that has opened it; a forked one leaves it alone."""
     if os.getpid() == process and hasattr(opened, "close"):
         opened.close()
 
@@ -238,7 +240,7 @@ class Layout:
             layout = cls(**json.loads(text))
             names, dtypes, shapes = layout.names, layout.dtypes, layout.shapes
             sizes = [size for shape in shapes for size in shape]
-            good = (
+            is_right = (
                 layout.kind in _KINDS
                 and len(names) == len(dtypes) == len(shapes) == len(set(names)) >= 1
                 and (layout.kind != "array" or len(names) == 1)
@@ -249,7 +251,7 @@ class Layout:
             )
         except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"the layout of its columns is none: {error}") from None
-        if not good:
+        if not is_right:
             raise ValueError(f"the layout of its columns is none: {brief(text)}")
         return layout
 
@@ -260,6 +262,7 @@ class Layout:
         return tuple(columns) if self.kind == "tuple" else dict(zip(self.names, columns, strict=True))
 
     def described(self) -> str:
+        """The layout for a message, such as `x=float32[4], y=int32[]`."""
         parts = zip(self.names, self.dtypes, self.shapes, strict=True)
         return ", ".join(f"{name}={dtype}{list(shape)}" for name, dtype, shape in parts)
 
@@ -270,6 +273,7 @@ class Layout:
 
 
 _MAX_RANK = 32
+"""Most axes of a column, those of numpy's arrays."""
 
 
 def flat_columns(columns: Structure) -> dict[str, Any]:
@@ -280,6 +284,11 @@ def flat_columns(columns: Structure) -> dict[str, Any]:
 
 
 def check_layout(writer: str, client_id: str, has: Layout, wants: Layout) -> None:
+    """Refuses a client whose columns have another layout than the first client's.
+
+    Args:
+        writer: the function that stores, for the message.
+    """
     if has != wants:
         raise InvalidValue(
             f"{writer}: the clients differ\n  client {brief(client_id)}  has {has.described()}\n"
@@ -309,7 +318,7 @@ def texts_of(content: bytes, ends: np.ndarray) -> np.ndarray:
 
 
 def parent_made(path: str | os.PathLike) -> Path:
-    """The path, with its directory there."""
+    """The path. Its directory is made if it is not there."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     return target

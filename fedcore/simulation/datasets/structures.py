@@ -45,9 +45,9 @@ def num_rows(structure: Structure, owner: str = "") -> int:
         InvalidValue: there are no columns, one has no rows, or their lengths differ.
     """
     columns = leaves_of(structure)
-    without = [column for column in columns if np.ndim(column) == 0]
-    if without:
-        raise InvalidValue(f"{owner}a column has a row for each example; {brief(without[0])} has none")
+    scalars = [column for column in columns if np.ndim(column) == 0]
+    if scalars:
+        raise InvalidValue(f"{owner}a column has a row for each example; {brief(scalars[0])} has none")
     lengths = {len(column) for column in columns}
     if len(lengths) != 1:
         raise InvalidValue(f"{owner}columns must be equally long, not {sorted(lengths)}")
@@ -106,11 +106,13 @@ def rows_of(dataset: "ClientDataset | tf.data.Dataset", fix: str = "store them b
 
 
 def _stack(parts: tuple) -> np.ndarray:
+    """The column of the values of one leaf."""
     if isinstance(parts[0], bytes):
         return as_bytes(np.array(parts, dtype=object))
     return np.stack(parts)
 
 
 def _no_rows(spec: "tf.TensorSpec") -> np.ndarray:
+    """The column of a leaf of a data set without elements."""
     shape = [size or 0 for size in spec.shape.as_list()]
     return np.zeros((0, *shape), spec.dtype.as_numpy_dtype)

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedcore.errors import InvalidValue
 from fedcore.scalars import random_generator, real_number, whole_number
-from fedcore.simulation.datasets.client_data import ArrayClientData, ClientData
+from fedcore.simulation.datasets.client_data import ArrayClientData, ClientData, numbered_ids
 
 FEATURES, CLASSES = 60, 10
 
@@ -57,17 +57,17 @@ def load_data(
     if max_examples is not None:
         sizes = np.minimum(sizes, whole_number("max_examples", max_examples, at_least=2))
 
-    stddev = np.arange(1, FEATURES + 1) ** -0.6
-    width, train, test = len(str(count - 1)), {}, {}
-    for k, size in enumerate(sizes):
+    input_stddev = np.arange(1, FEATURES + 1) ** -0.6
+    train, test = {}, {}
+    for client, size in zip(numbered_ids(count), sizes, strict=True):
         model_mean, input_mean = rng.normal(0, scales)
         weights, bias = rng.normal(model_mean, 1, (FEATURES, CLASSES)), rng.normal(model_mean, 1, CLASSES)
-        inputs = rng.normal(rng.normal(input_mean, 1, FEATURES), stddev, (size, FEATURES))
+        inputs = rng.normal(rng.normal(input_mean, 1, FEATURES), input_stddev, (size, FEATURES))
         labels = np.argmax(inputs @ weights + bias, axis=1).astype(np.int32)
-        columns, cut = {"features": inputs.astype(np.float32), "label": labels}, math.ceil(fraction * size)
-        client = f"client_{k:0{width}d}"
-        train[client] = {name: column[cut:] for name, column in columns.items()}
-        test[client] = {name: column[:cut] for name, column in columns.items()}
+        columns = {"features": inputs.astype(np.float32), "label": labels}
+        test_size = math.ceil(fraction * size)
+        train[client] = {name: column[test_size:] for name, column in columns.items()}
+        test[client] = {name: column[:test_size] for name, column in columns.items()}
     return ArrayClientData.from_clients(train), ArrayClientData.from_clients(test)
 
 

@@ -53,21 +53,21 @@ class TransformingClientData(ClientData):
         super().__init__(ids if expand_client_id is None else [new for i in ids for new in expand_client_id(i)])
         self._base = base_client_data
         self._make_transform_fn = make_transform_fn
-        self._reduce = reduce_client_id
+        self._reduce_client_id = reduce_client_id
 
     @property
     def is_in_files(self) -> bool:
         return self._base.is_in_files
 
     def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
-        own = self._require(client_id)
-        base_id = own if self._reduce is None else python_id(self._reduce(own))
-        return self._base.create_tf_dataset_for_client(base_id).map(self._make_transform_fn(own))
+        known_id = self._require(client_id)
+        base_id = known_id if self._reduce_client_id is None else python_id(self._reduce_client_id(known_id))
+        return self._base.create_tf_dataset_for_client(base_id).map(self._make_transform_fn(known_id))
 
     @property
     def serializable_dataset_fn(self) -> Callable[[str], tf.data.Dataset]:
         return self._in_graph
 
     def _in_graph(self, client_id: str | tf.Tensor) -> tf.data.Dataset:
-        base_id = client_id if self._reduce is None else self._reduce(client_id)
+        base_id = client_id if self._reduce_client_id is None else self._reduce_client_id(client_id)
         return self._base.serializable_dataset_fn(base_id).map(self._make_transform_fn(client_id))
