@@ -74,7 +74,7 @@ class _ImportCache:
             self.size_bytes -= size_bytes
 
 
-_cache = _ImportCache(MAX_BYTES)
+_imports = _ImportCache(MAX_BYTES)
 
 
 def imported_columns(
@@ -85,7 +85,7 @@ def imported_columns(
     Args:
         iterate: (dataset, max_bytes) -> its elements as columns; None if they have more than `max_bytes`.
     """
-    cached = _cache.get(dataset)
+    cached = _imports.get(dataset)
     if cached is not None:
         return cached
     result: ClientDataset | str
@@ -95,7 +95,7 @@ def imported_columns(
         return str(error)
     except (_Unknown, FedcoreError) as error:
         result, size_bytes = str(error).split("\n")[0], 0
-    _cache.put(dataset, result, size_bytes)
+    _imports.put(dataset, result, size_bytes)
     return result
 
 
@@ -111,7 +111,7 @@ def _import(dataset: tf.data.Dataset, iterate: Callable) -> tuple[ClientDataset,
         raise _Unknown("the dataset before its first shuffle or repeat is infinite")
     columns, size_bytes = _sliced(source), 0
     if columns is None:
-        columns = iterate(source, min(streams.HELD_BYTES, _cache.max_bytes - _cache.size_bytes))
+        columns = iterate(source, min(streams.HELD_BYTES, _imports.max_bytes - _imports.size_bytes))
         if columns is None:
             limit = f"{streams.HELD_BYTES:,} bytes, or {MAX_BYTES:,} bytes with all datasets"
             raise _TooLarge(f"the dataset before its first shuffle or repeat has more than {limit}")

@@ -66,9 +66,9 @@ class RunRequest:
         plan, operation, run = request.digest("plan"), request.name("operation"), request.digest("run")
         index, seed = request.number("index"), request.number("seed", *_SEEDS)
         sources = parse_sources(request.fact("sources", list))
-        of_operands = {name: digest for name, digest in digests.items() if name[:1] in ("b", "v")}
+        operand_digests = {name: digest for name, digest in digests.items() if name[:1] in ("b", "v")}
         seconds = float(reply_by_s or 0) if is_number else 0.0
-        return cls(plan, operation, run, index, seed, sources, arrays, of_operands, seconds)
+        return cls(plan, operation, run, index, seed, sources, arrays, operand_digests, seconds)
 
     @property
     def log_facts(self) -> dict[str, str]:

@@ -496,3 +496,11 @@ def test_repetitions_that_a_take_leaves_out_are_not_read(build):
 
     wanted = np.concatenate(list(build(tf.data.Dataset.range(5)).as_numpy_iterator()))
     np.testing.assert_array_equal(values(build(fc.data.ClientDataset.from_columns(np.arange(5)))), wanted)
+
+
+def test_a_python_loop_over_a_shuffle_behind_a_filter_reads_all_in_tensorflows_order():
+    """`tf.data` does not know how many elements a filter leaves, and a buffer of one element kept their order."""
+    shuffled = fc.data.ClientDataset.from_columns(np.arange(100)).filter(lambda x: x % 2 == 0).shuffle(seed=3)
+
+    rows = tf.data.Dataset.range(100).filter(lambda x: x % 2 == 0).shuffle(50, seed=3)
+    assert [int(x) for x in shuffled] == [int(x) for x in rows]

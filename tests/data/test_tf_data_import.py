@@ -170,24 +170,24 @@ def test_the_source_is_iterated_once(monkeypatch):
 
 def test_imported_columns_end_with_their_dataset():
     gc.collect()  # datasets of other tests
-    before = tf_data_import._cache.size_bytes
+    before = tf_data_import._imports.size_bytes
     dataset = source().map(tf.identity).repeat(2).batch(3)
     folded(dataset)
-    assert tf_data_import._cache.size_bytes == before + X.nbytes
+    assert tf_data_import._imports.size_bytes == before + X.nbytes
     del dataset
     gc.collect()
-    assert tf_data_import._cache.size_bytes == before
+    assert tf_data_import._imports.size_bytes == before
 
 
 def test_beyond_the_budget_a_dataset_is_iterated(monkeypatch):
-    monkeypatch.setattr(tf_data_import._imported, "max_bytes", tf_data_import._cache.size_bytes + X.nbytes - 1)
+    monkeypatch.setattr(tf_data_import._imports, "max_bytes", tf_data_import._imports.size_bytes + X.nbytes - 1)
     dataset = source().map(tf.identity).repeat(2).batch(3)
     np.testing.assert_allclose(folded(dataset), by_hand(dataset), rtol=1e-6)
     assert "has more than" in fc.context.last_report().notes[0]
 
 
 def test_rows_of_tensors_need_no_budget(monkeypatch):
-    monkeypatch.setattr(tf_data_import._imported, "max_bytes", 0)
+    monkeypatch.setattr(tf_data_import._imports, "max_bytes", 0)
     dataset = source().repeat(2).batch(3)
     assert folded(dataset) == by_hand(dataset)
     assert not fc.context.last_report().notes
