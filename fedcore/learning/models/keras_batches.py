@@ -37,7 +37,10 @@ def label_specs(type_: Type, predictions: TensorStructure, indices: Sequence[boo
 
 
 def fit_labels(labels: TensorStructure, predictions: TensorStructure, indices: Sequence[bool]) -> TensorStructure:
-    """Labels with a last size of 1 where it is open and they are indices: Keras drops it, and others no index has.
+    """The labels; of indices of classes with an open last size, that size is set to 1.
+
+    Such labels have the rank of the predictions, [examples, ?] for [examples, classes], and an index has no other last
+    size than 1, which Keras then drops.
 
     Args:
         labels: tensors, or their specs.
@@ -67,7 +70,7 @@ def fit_to_inputs(model: keras.Model, batch: Sequence[TensorStructure], batch_si
     x, *others = batch
     leaves = tf.nest.flatten(x)
     pairs = zip(leaves, _inputs_like(model, x), strict=True)
-    x = tf.nest.pack_sequence_as(x, [_with_sizes(*pair) for pair in pairs])
+    x = tf.nest.pack_sequence_as(x, [_fit_input(*pair) for pair in pairs])
     if batch_size is None or all(leaf.shape[0] == batch_size for leaf in tf.nest.flatten([x, others])):
         return [x, *others]
     layer, examples = _stateful_layers(model)[0], tf.shape(leaves[0])[0]
@@ -92,7 +95,7 @@ def sized_inputs(model: keras.Model, specs: TensorStructure) -> TensorStructure:
 
 
 def _sized_like(leaf: tf.Tensor | tf.TensorSpec, other: tf.TensorSpec | keras.KerasTensor) -> Any:
-    """A tensor, or a spec, whose open sizes are those of another one of its rank."""
+    """A tensor or spec, whose open sizes are those of `other`; unchanged if ranks differ, or if it is not dense."""
     if not isinstance(leaf, tf.Tensor | tf.TensorSpec) or leaf.shape.rank is None:
         return leaf
     if leaf.shape.rank != len(other.shape):
@@ -119,7 +122,8 @@ def _inputs_like(model: keras.Model, x: TensorStructure) -> list:
     return flat if len(flat) == count else [None] * count
 
 
-def _with_sizes(leaf: tf.Tensor | tf.SparseTensor, tensor: keras.KerasTensor | None) -> tf.Tensor | tf.SparseTensor:
+def _fit_input(leaf: tf.Tensor | tf.SparseTensor, tensor: keras.KerasTensor | None) -> tf.Tensor | tf.SparseTensor:
+    """An input of a batch with the sizes of the model's symbolic input, where that is known."""
     if tensor is None:
         return leaf
     if not isinstance(leaf, tf.SparseTensor):

@@ -14,26 +14,26 @@ from fedcore.learning.models.keras_outputs import LossLike, output_names
 from fedcore.scalars import real_number, whole_number
 from fedcore.types import Type, tensor_leaves
 
-_ORDER = "from_keras_model(keras_model, loss, input_spec)"
-_OTHER_SHAPES = ("sparse", "ctc", "tversky", "dice", "circle", "iou")  # names of what compares no entries one by one
-_BY_ARGMAX = ("CategoricalAccuracy", "TopKCategoricalAccuracy")
+_SIGNATURE = "from_keras_model(keras_model, loss, input_spec)"
+_OTHER_SHAPES = ("sparse", "ctc", "tversky", "dice", "circle", "iou")  # in names of losses that take other shapes
+_BY_ARGMAX = ("CategoricalAccuracy", "TopKCategoricalAccuracy")  # Keras' metrics that take any shapes
 _MANY = 5040  # examples that many sizes divide: a loss may split its batch
-_WRAPPERS = ("LossFunctionWrapper", "MeanMetricWrapper")
+_WRAPPERS = ("LossFunctionWrapper", "MeanMetricWrapper")  # classes around a function, whose name messages show
 
 
 def check_arguments(loss: LossLike | None, input_spec: TensorStructure | Type | None) -> None:
-    """Checks that losses may be some, and that the batch's type is not one.
+    """Checks the kinds of two arguments of `from_keras_model`, which are easily swapped.
 
     Raises:
-        TracingError: a loss is nothing that Keras could call, or the arguments are swapped.
+        TracingError: a loss is neither a name nor a function, or `input_spec` is either.
     """
     if isinstance(input_spec, str) or callable(input_spec):
-        raise TracingError(f"input_spec is the type of a batch, not {brief(input_spec)}; the order is {_ORDER}")
+        raise TracingError(f"input_spec is the type of a batch, not {brief(input_spec)}; the order is {_SIGNATURE}")
     for leaf in tf.nest.flatten(loss):
         if leaf is not None and not isinstance(leaf, str) and not callable(leaf):
             raise TracingError(
                 "a loss is a Keras loss, its name or a function of labels and predictions, not "
-                f"{brief(leaf)}; the order is {_ORDER}"
+                f"{brief(leaf)}; the order is {_SIGNATURE}"
             )
 
 
@@ -95,9 +95,11 @@ def overrides(model: keras.Model, name: str) -> bool:
     return name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name)
 
 
-def check_output_names(what: str, value: object, model: keras.Model, predictions: TensorStructure) -> None:
-    """Checks a dict by outputs.
+def check_output_names(argument: str, value: object, model: keras.Model, predictions: TensorStructure) -> None:
+    """Checks that the keys of a dict name outputs of the model; other values pass.
 
+    Args:
+        argument: the user's name of the value, such as `loss_weights`.
     Raises:
         TracingError: a key names no output.
     """
@@ -106,7 +108,7 @@ def check_output_names(what: str, value: object, model: keras.Model, predictions
     if not unknown or (not names and tf.nest.is_nested(predictions)):
         return
     has = ", ".join(names) if names else "one output, which has no name: give what is for it alone"
-    raise TracingError(f"{what} names the output {unknown[0]!r}, but the model has {has}")
+    raise TracingError(f"{argument} names the output {unknown[0]!r}, but the model has {has}")
 
 
 def check_number_of_losses(model: keras.Model, predictions: TensorStructure, loss: object, weights: object) -> None:
@@ -133,17 +135,19 @@ def check_elementwise(who: str, fn: Callable, labels: TensorStructure, predictio
     Sizes of 1 within an example are broadcast, as in Keras, but for classes. Where shapes differ otherwise, the loss or
     metric is traced for so many examples that no size of theirs broadcasts; its accuracy by classes takes any shapes.
 
+    Args:
+        who: the loss or metric in messages.
     Raises:
         TracingError: a loss or metric of Keras' own compares labels and predictions one by one, which have other
             shapes for an example.
-        Exception: another one does not take the labels and predictions.
+        Exception: a loss or metric of the user's does not take the labels and predictions.
     """
     if tf.nest.is_nested(labels) or tf.nest.is_nested(predictions):
         return
     function = private_api_keras.wrapped_function(fn) or fn
     names = [_name(fn), _name(function)]
     by_class = any("categorical" in name.lower() for name in names)
-    if _go_together(list(labels.shape), list(predictions.shape), broadcasts=not by_class):
+    if _compares_examples(list(labels.shape), list(predictions.shape), broadcasts=not by_class):
         return
     is_keras = private_api.is_defined_by_keras(type(fn)) and private_api.is_defined_by_keras(
         function if function is not fn else type(fn)
@@ -172,8 +176,12 @@ def _name(fn: Callable) -> str:
     return getattr(fn, "__name__", None) or type(fn).__name__
 
 
-def _go_together(labels: list, predictions: list, *, broadcasts: bool) -> bool:
-    """Whether labels are compared with predictions of their own examples; Keras adds or drops a last size of 1."""
+def _compares_examples(labels: list, predictions: list, *, broadcasts: bool) -> bool:
+    """Whether shapes of labels and predictions agree for each example; Keras adds or drops a last size of 1.
+
+    Args:
+        broadcasts: whether a size of 1 within an example agrees with every other.
+    """
     longer, shorter = sorted((labels, predictions), key=len, reverse=True)
     if len(longer) == len(shorter) + 1 and longer[-1] == 1:
         longer = longer[:-1]
@@ -193,7 +201,7 @@ def check_flags(model: keras.Model, flags: list[tuple[str, bool]]) -> None:
     """Checks that a model has the layers and variables that it had, each trainable or not as it was.
 
     Raises:
-        TracingError: names one that is other.
+        TracingError: one of them is other; the message names it.
     """
     now = trainable_flags(model)
     if now == flags:

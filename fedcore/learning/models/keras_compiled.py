@@ -123,7 +123,7 @@ class CompiledModel:
 
 def compile_model(
     model: keras.Model,
-    batch: Sequence,
+    labels_and_weights: Sequence,
     batch_type: Type,
     predictions: TensorStructure,
     arguments: dict,
@@ -132,20 +132,20 @@ def compile_model(
     """Gives a Keras model its losses and metrics.
 
     Args:
-        batch: specs of labels and, where there are any, of sample weights, of a batch of this type; [] without labels.
+        labels_and_weights: specs of the labels and, where there are any, of the sample weights; [] without labels.
         predictions: specs of the predictions for the labels.
         arguments: `loss`, `loss_weights`, `metrics` and `weighted_metrics` of `compile`.
-        sample_labels: labels of the user's. Default: there are none to check.
+        sample_labels: the labels of a sample batch that the user gave. Default: there are none to check.
     Raises:
         TracingError: there is no loss, or a loss or a metric is unknown or does not take the labels and predictions.
     """
     loss = arguments["loss"]
     check_has_loss(model, loss, output_names(model, predictions))
-    if not batch:
-        wanted = next((name for name in ("metrics", "weighted_metrics") if arguments[name]), None)
-        if wanted is not None:
+    if not labels_and_weights:
+        argument = next((name for name in ("metrics", "weighted_metrics") if arguments[name]), None)
+        if argument is not None:
             raise TracingError(
-                f"{wanted} of {model.name} compare labels with predictions, but a batch of type {batch_type} has no "
+                f"{argument} of {model.name} compare labels with predictions, but a batch of type {batch_type} has no "
                 "labels: leave them out, or make metrics in __init__ of a layer, which updates them in its call"
             )
         return CompiledModel(model, None, None)
@@ -159,25 +159,26 @@ def compile_model(
         nonlocal losses, metrics
         if losses is not None:
             joint = JointLoss(loss) if _takes_all_outputs(arguments, predictions) else None
-            losses = _built_losses(model, losses, joint, labels_type, predictions, labels, *sample_weight)
+            losses = _fitting_losses(model, losses, joint, labels_type, predictions, labels, *sample_weight)
             if sample_labels is not None:
                 check_labels_of_sample(losses, labels, sample_labels)
         metrics = compile_metrics(model, arguments["metrics"], arguments["weighted_metrics"], labels, predictions)
 
-    private_api_keras.outputs_of(build, batch[0], predictions, *batch[1:])
+    labels, *sample_weight = labels_and_weights
+    private_api_keras.outputs_of(build, labels, predictions, *sample_weight)
     if metrics is not None:
-        for operands in private_api_keras.metric_operands(metrics, batch[0], predictions):
+        for operands in private_api_keras.metric_operands(metrics, labels, predictions):
             check_additive(*operands)
     return CompiledModel(model, losses, metrics)
 
 
 def _takes_all_outputs(arguments: dict, predictions: TensorStructure) -> bool:
-    """Whether one loss without weights stands for several outputs: if it takes no single output, it takes all."""
+    """Whether there is one loss, without loss weights, for several outputs: it may be a loss of all of them at once."""
     is_one = not keras.tree.is_nested(arguments["loss"]) and arguments["loss_weights"] is None
     return is_one and keras.tree.is_nested(predictions)
 
 
-def _built_losses(
+def _fitting_losses(
     model: keras.Model,
     losses: keras.losses.Loss,
     joint: JointLoss | None,
@@ -186,10 +187,13 @@ def _built_losses(
     labels: TensorStructure,
     *sample_weight: TensorStructure,
 ) -> keras.losses.Loss:
-    """The losses after a call, which builds them; trackers of several losses stay at zero.
+    """`losses`, or `joint` if only that takes the labels and predictions; a call builds it, and its trackers are reset.
 
     Args:
-        joint: the loss of all outputs at once, in the place of losses that do not take the labels and predictions.
+        losses: the result of `compile_losses`, which has a loss for each output.
+        joint: a loss of all outputs at once. None: there is no such loss.
+    Raises:
+        TracingError: neither takes the labels and predictions.
     """
     errors = []
     for candidate in (losses, joint):

@@ -38,8 +38,8 @@ def compile_metrics(
     if not metrics and not weighted_metrics:
         return None
     plain, weighted = (
-        _prepare(what, spec, model, labels, predictions)
-        for what, spec in (("metrics", metrics), ("weighted_metrics", weighted_metrics))
+        _structure_for_keras(argument, spec, model, labels, predictions)
+        for argument, spec in (("metrics", metrics), ("weighted_metrics", weighted_metrics))
     )
     compiled = private_api_keras.compile_metrics(plain, weighted, getattr(model, "output_names", None))
     try:
@@ -52,7 +52,7 @@ def compile_metrics(
 
 
 def metric_names(compiled: keras.metrics.Metric | None) -> list[tuple[str, keras.metrics.Metric]]:
-    """The metrics of `compile_metrics` by the names under which Keras reports them.
+    """A (name, metric) for each metric of `compile_metrics`, with the name under which Keras reports it.
 
     Raises:
         TracingError: two have one name.
@@ -82,70 +82,90 @@ def _make_variables(metric: keras.metrics.Metric, labels: TensorStructure, predi
             f"the metric {metric.name} ({type(metric).__name__}) does not take labels of shape {open_shape(labels)} "
             f"and predictions of shape {open_shape(predictions)}: {words_of(error)}"
         ) from error
-    metric.reset_state()  # for a graph that runs
+    metric.reset_state()  # a graph that runs has counted the batch
 
 
-def _prepare(
-    what: str,
+def _structure_for_keras(
+    argument: str,
     spec: Sequence | Mapping | None,
     model: keras.Model,
     labels: TensorStructure,
     predictions: TensorStructure,
 ) -> MetricLike | list | dict | None:
-    """Metrics of one argument of `compile` in a structure that Keras takes, each made by `_make`.
+    """The metrics of one argument of `compile` in a structure that Keras' `compile` takes.
 
-    For a model of one output that is a list; a dict gives names to its metrics, unless it has lists of metrics or a
-    single metric under the output's name. For several outputs it has the structure of the predictions, or is a dict by
-    the names of outputs.
+    For a model of one output that is a list. For several outputs it has the structure of the predictions, or is a dict
+    by the names of outputs.
 
     Args:
-        what: the argument, `metrics` or `weighted_metrics`.
+        argument: `metrics` or `weighted_metrics`, for messages.
+        spec: the argument's value, as the user gave it.
         labels, predictions: symbolic, of all outputs.
     Raises:
-        TracingError: an entry is no metric; or, with several outputs, a key of a dict is none of them.
+        TracingError: an entry is no metric; or, with several outputs, a key of a dict names none of them.
     """
     if not spec:
         return None
     outputs = keras.tree.flatten(predictions)
     if len(outputs) == 1:
-        leaves = [metric for metric in keras.tree.flatten(spec) if metric is not None]
-        named = isinstance(spec, Mapping) and not any(map(keras.tree.is_nested, spec.values()))
-        if not named or (len(leaves) == 1 and next(iter(spec)) in output_names(model, predictions)):
-            return [_make(metric) for metric in leaves]
-        return _arrange_output(spec, keras.tree.flatten(labels)[0], outputs[0])
+        return _arrange_only_output(spec, keras.tree.flatten(labels)[0], outputs[0], output_names(model, predictions))
     if not isinstance(spec, Mapping):
         return _arrange(spec if isinstance(spec, tuple | list) else [spec], labels, predictions)
-    check_output_names(what, spec, model, predictions)
+    check_output_names(argument, spec, model, predictions)
     if not isinstance(predictions, Mapping):
         labels = dict(zip(model.output_names, keras.tree.flatten(labels), strict=False))
         predictions = dict(zip(model.output_names, outputs, strict=False))
     return _arrange(spec, labels, predictions)
 
 
+def _arrange_only_output(
+    spec: MetricLike | Sequence | Mapping, labels: TensorStructure, prediction: TensorStructure, names: Sequence[str]
+) -> list:
+    """The metrics of a model with one output.
+
+    A dict gives names to its metrics. With a list or a dict as a value, or with a single metric under the output's
+    name, it is by outputs instead, as Keras takes it.
+
+    Args:
+        names: the names of the output.
+    """
+    metrics = [metric for metric in keras.tree.flatten(spec) if metric is not None]
+    if isinstance(spec, Mapping) and not any(map(keras.tree.is_nested, spec.values())):
+        is_by_output = len(metrics) == 1 and next(iter(spec)) in names
+        if not is_by_output:
+            return _named_metrics(spec, labels, prediction)
+    return [_keras_metric(metric) for metric in metrics]
+
+
 def _arrange(
     spec: MetricLike | Sequence | Mapping | None, labels: TensorStructure, predictions: TensorStructure
 ) -> MetricLike | list | dict | None:
-    """Metrics of several outputs, in the structure of the predictions."""
+    """The metrics of several outputs, or of one where the recursion has come to it.
+
+    Args:
+        spec: a dict by the names of outputs, a list with an entry for each output, or the metrics of one output.
+        labels, predictions: in the structure of `spec`'s outputs; None where they do not have it.
+    """
     if isinstance(spec, Mapping) and isinstance(predictions, Mapping):
         labels = labels if isinstance(labels, Mapping) else {}
         return {name: _arrange(part, labels.get(name), predictions.get(name)) for name, part in spec.items()}
     if isinstance(spec, tuple | list) and keras.tree.is_nested(predictions) and len(spec) == len(predictions):
-        places = [None] * len(spec)
-        parts = predictions if isinstance(predictions, tuple | list) else places
-        return [_arrange(part, None, place) for part, place in zip(spec, parts, strict=True)]
-    return _arrange_output(spec, labels, predictions)
-
-
-def _arrange_output(
-    spec: MetricLike | Sequence | Mapping | None, labels: TensorStructure, prediction: TensorStructure
-) -> MetricLike | list | None:
-    """Metrics of one output: those of a dict have the names that it gives them."""
+        operands = (
+            part if isinstance(part, tuple | list) and len(part) == len(spec) else [None] * len(spec)
+            for part in (labels, predictions)
+        )
+        return [_arrange(*entry) for entry in zip(spec, *operands, strict=True)]
     if isinstance(spec, tuple | list):
-        return [_make(metric) for metric in spec if metric is not None]
-    if not isinstance(spec, Mapping):
-        return _make(spec)
+        return [_keras_metric(metric) for metric in spec if metric is not None]
+    return _named_metrics(spec, labels, predictions) if isinstance(spec, Mapping) else _keras_metric(spec)
+
+
+def _named_metrics(
+    spec: Mapping[str, MetricLike | None], labels: TensorStructure, prediction: TensorStructure
+) -> list[keras.metrics.Metric]:
+    """The metrics of a dict by name, with these names."""
     metrics = {
-        name: private_api_keras.metric_object(_make(metric), labels, prediction)
+        name: private_api_keras.metric_object(_keras_metric(metric), labels, prediction)
         for name, metric in spec.items()
         if metric is not None
     }
@@ -154,8 +174,8 @@ def _arrange_output(
     return list(metrics.values())
 
 
-def _make(spec: MetricLike | None) -> MetricLike | None:
-    """A metric for Keras: an object, a name, a class, or a function of labels and predictions.
+def _keras_metric(spec: MetricLike | None) -> MetricLike | None:
+    """A user's metric as Keras takes it: an object, a name, a class, or a function of labels and predictions.
 
     Raises:
         TracingError: it is none of them, such as a class of losses, or Keras has no metric of this name.
@@ -175,10 +195,10 @@ def _make(spec: MetricLike | None) -> MetricLike | None:
             f"a metric is a keras.metrics.Metric, its name, a function of labels and predictions, or a function that "
             f"makes one, not {brief(spec)}{order}"
         )
-    return _make_by(spec) if _takes_nothing(spec) else spec
+    return _construct(spec) if _takes_nothing(spec) else spec
 
 
-def _make_by(constructor: Callable) -> keras.metrics.Metric:
+def _construct(constructor: Callable) -> keras.metrics.Metric:
     metric = constructor()
     if not isinstance(metric, keras.metrics.Metric):
         raise TracingError(f"{brief(constructor)} without arguments makes no keras.metrics.Metric, but {brief(metric)}")
@@ -206,8 +226,8 @@ def _takes_nothing(function: Callable) -> bool:
 def _weighable(metric: keras.metrics.Metric) -> keras.metrics.Metric:
     """The metric, or one that ignores sample weights, which Keras always passes, where `update_state` takes none."""
     parameters = inspect.signature(metric.update_state).parameters
-    takes = "sample_weight" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return metric if takes else _Unweighted(metric)
+    takes_weights = "sample_weight" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return metric if takes_weights else _Unweighted(metric)
 
 
 class _Unweighted(keras.metrics.Metric):

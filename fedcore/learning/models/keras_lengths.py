@@ -16,8 +16,8 @@ from fedcore.errors import TracingError
 from fedcore.graphs import private_api
 from fedcore.graphs.tensors.structures import TensorStructure
 
-EXAMPLES, LENGTH = 2, 8
-"""Sizes of the compared batch. They differ, so that an axis in the place of another one is seen."""
+# Sizes of the compared batch. They differ, so that an axis in the place of another one is seen.
+_EXAMPLES, _LENGTH = 2, 8
 
 
 def check_lengths(model: keras.Model, predict: Callable, inputs: TensorStructure, sizes: TensorStructure) -> None:
@@ -67,8 +67,8 @@ def check_lengths(model: keras.Model, predict: Callable, inputs: TensorStructure
 
 
 def _sample(spec: tf.TensorSpec) -> tf.Tensor:
-    """Entries that differ along each axis."""
-    shape = [size or (LENGTH if axis else EXAMPLES) for axis, size in enumerate(spec.shape)]
+    """A tensor of this spec for the compared batch: random entries, so that an exchange of axes is seen."""
+    shape = [size or (_LENGTH if axis else _EXAMPLES) for axis, size in enumerate(spec.shape)]
     rng = np.random.default_rng(0)
     if spec.dtype == tf.string:
         return tf.constant(rng.choice(["a", "b"], shape))
@@ -78,6 +78,7 @@ def _sample(spec: tf.TensorSpec) -> tf.Tensor:
 
 
 def _mismatch(expected: list, actual: list) -> str:
+    """What the traced graph does otherwise than the model, as the predicate of a sentence; "" if nothing."""
     for want, have in zip(expected, actual, strict=True):
         if want.shape != have.shape:
             return f"returns predictions of shape {[*have.shape]} instead of {[*want.shape]}"

@@ -55,7 +55,7 @@ class CheckedLoss(keras.losses.Loss):
     """
 
     def __init__(self, spec: str | Callable, who: str) -> None:
-        self._given, self._who = spec, who
+        self._spec, self._who = spec, who
         self.labels_id: int | None = None
         self._units: int | None = None  # size of the last axis of the latest call's predictions
         self._checked: list[list[str]] = []  # shapes of labels and predictions of calls that passed the check
@@ -70,7 +70,7 @@ class CheckedLoss(keras.losses.Loss):
         if not keras.tree.is_nested(y_pred):
             self.labels_id, self._units = id(y_true), y_pred.shape[-1] if len(y_pred.shape) else None
         if self._loss is None:
-            self._loss = private_api_keras.loss_object(self._given, y_true, y_pred)
+            self._loss = private_api_keras.loss_object(self._spec, y_true, y_pred)
         shapes = [str(leaf.shape) for leaf in keras.tree.flatten((y_true, y_pred))]
         if shapes not in self._checked:
             check_elementwise(self._who, self._loss, y_true, y_pred)
@@ -117,14 +117,14 @@ def check_labels_of_sample(losses: keras.losses.Loss, labels: TensorStructure, s
     Args:
         losses: the result of `compile_losses`, already called with `labels`.
         labels: the labels of the traced batch, which tell by identity to which loss a sample belongs.
-        sample_labels: the sample batch's, in the same structure; specs hold no labels and are not checked.
+        sample_labels: the labels of the sample batch, in the structure of `labels`; specs are not checked.
     Raises:
         TracingError: a label has no output.
     """
-    places = {id(leaf): i for i, leaf in enumerate(tf.nest.flatten(labels))}
-    samples = tf.nest.flatten(sample_labels)
     if isinstance(losses, JointLoss):
         return
+    places = {id(leaf): i for i, leaf in enumerate(tf.nest.flatten(labels))}
+    samples = tf.nest.flatten(sample_labels)
     for loss in private_api_keras.flat_losses(losses):
         place = places.get(loss.labels_id)
         if place is not None and isinstance(samples[place], np.ndarray | tf.Tensor):

@@ -15,38 +15,45 @@ from fedcore.learning.models.model_weights import has_value, value_now
 
 @attrs.frozen
 class _Metric:
-    """A metric with the values that its variables start from.
+    """A metric whose state is a tuple: the values of its variables; of an averaged one (sum of results, examples).
 
     Args:
-        by_batch: whether it is read after each batch, and these values are averaged by examples: Keras counts the
-            losses of outputs so.
+        starts: for each of its variables the value before the first batch.
+        is_averaged: whether it is read after each batch, and these results are averaged, weighted by examples: Keras
+            counts the losses of outputs so.
     """
 
     name: str
     keras: keras.metrics.Metric
     starts: list[np.ndarray]
-    by_batch: bool
+    is_averaged: bool
 
     def initial(self) -> tuple:
-        return (tf.constant(0.0), tf.constant(0.0)) if self.by_batch else tuple(map(tf.constant, self.starts))
+        return (tf.constant(0.0), tf.constant(0.0)) if self.is_averaged else tuple(map(tf.constant, self.starts))
 
     def after(self, state: tuple, values: list, examples: tf.Tensor) -> tuple:
-        if not self.by_batch:
+        """The state after a batch.
+
+        Args:
+            values: of the metric's variables, which have counted the batch.
+            examples: the number of them in the batch.
+        """
+        if not self.is_averaged:
             return tuple(values)
         value, weight = tf.cast(metric_result(self.keras, values), tf.float32), tf.cast(examples, tf.float32)
         return (state[0] + value * weight, state[1] + weight)
 
     def finalize(self, state: tuple) -> TensorStructure:
-        return state[0] / state[1] if self.by_batch else metric_result(self.keras, list(state))
+        return tf.math.divide_no_nan(*state) if self.is_averaged else metric_result(self.keras, list(state))
 
 
 class KerasMetrics:
-    """Metrics whose state is a dict from name to the values of the metric's variables.
+    """Metrics whose state is a dict from a metric's name to its state, see `_Metric`.
 
     Args:
-        metrics: by name, with all their variables.
-        own: the metrics of a model and its layers, which have counted already what built the model.
-        losses: metrics of a batch's losses of outputs.
+        metrics: (name, metric), with all their variables.
+        own: the metrics of a model and its layers; building the model has counted in them already.
+        losses: trackers of the losses of several outputs.
         were_used: whether `metrics` may have counted in Keras' `fit`, which resets them before each epoch.
     Raises:
         TracingError: two metrics have one name, or one starts from other states than zeros.
@@ -65,9 +72,12 @@ class KerasMetrics:
         if twice:
             raise TracingError(f"there are two metrics named {twice[0]}; give one of them another name=")
         self._metrics = [
-            *(_Metric(name, metric, _starts(name, metric, were_used), by_batch=False) for name, metric in metrics),
-            *(_Metric(metric.name, metric, _reset(metric), by_batch=False) for metric in own),
-            *(_Metric(metric.name, metric, _starts(metric.name, metric), by_batch=True) for metric in losses),
+            *(
+                _Metric(name, metric, _start_values(name, metric, were_used), is_averaged=False)
+                for name, metric in metrics
+            ),
+            *(_Metric(metric.name, metric, _values_after_reset(metric), is_averaged=False) for metric in own),
+            *(_Metric(metric.name, metric, _start_values(metric.name, metric), is_averaged=True) for metric in losses),
         ]
 
     @property
@@ -82,7 +92,7 @@ class KerasMetrics:
         return [
             pair
             for m in self._metrics
-            for pair in zip(m.keras.variables, m.starts if m.by_batch else state[m.name], strict=True)
+            for pair in zip(m.keras.variables, m.starts if m.is_averaged else state[m.name], strict=True)
         ]
 
     def after(self, state: dict, scope: keras.StatelessScope, examples: tf.Tensor) -> dict:
@@ -114,15 +124,19 @@ def _flatten(results: Mapping[str, TensorStructure]) -> dict:
     return {key: last[key] for parts in entries.values() for key in parts}
 
 
-def _starts(name: str, metric: keras.metrics.Metric, was_used: bool = False) -> list[np.ndarray]:
-    """The values that a metric's variables start from: those that they have, or of a reset where it was used."""
-    starts = _reset(metric) if was_used else [start_value(v) for v in metric.variables]
+def _start_values(name: str, metric: keras.metrics.Metric, was_used: bool = False) -> list[np.ndarray]:
+    """The values that a metric's variables start from: those of now, or those after a reset where it was used.
+
+    Raises:
+        TracingError: they are not zeros.
+    """
+    starts = _values_after_reset(metric) if was_used else [start_value(v) for v in metric.variables]
     if any(np.any(value != 0) for value in starts):
         raise TracingError(f"the metric {name} does not start from zeros, so states of clients cannot be added")
     return starts
 
 
-def _reset(metric: keras.metrics.Metric) -> list[np.ndarray]:
+def _values_after_reset(metric: keras.metrics.Metric) -> list[np.ndarray]:
     """The values of a metric's variables after a reset, as before each epoch of Keras' `fit`."""
     if not all(map(has_value, metric.variables)):
         return [start_value(v) for v in metric.variables]
@@ -131,7 +145,7 @@ def _reset(metric: keras.metrics.Metric) -> list[np.ndarray]:
 
 
 def start_value(variable: tf.Variable | keras.Variable) -> np.ndarray:
-    """The value of a metric's variable; one of a graph starts from zeros."""
+    """The value that a metric's variable has now; zeros for a variable that was made in a graph."""
     return value_now(variable) if has_value(variable) else np.zeros(variable.shape, variable.dtype)
 
 

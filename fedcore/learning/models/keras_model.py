@@ -198,10 +198,11 @@ class _KerasModel(HoldsVariables):
         self.keras_model = model
         self.batch_type = _batch_type(model, arguments["loss"], input_spec)
         self.batch_size = fixed_batch_size(model)
-        predictions = self._build()
-        self._predictions_of_labels = predictions, index_labels(model, predictions, arguments["loss"])
+        predictions = self._build_model()
+        # (specs of the predictions, for each of them whether its labels are indices): what `fit_labels` takes.
+        self._labeled_outputs = predictions, index_labels(model, predictions, arguments["loss"])
         if _has_labels(self.batch_type):
-            labels = label_specs(self._part_types[1], *self._predictions_of_labels)
+            labels = label_specs(self._part_types[1], *self._labeled_outputs)
             labels_and_weights = [labels, *self._specs()[2:]]
             sample = None if input_spec is None else dict(zip(BATCH_PARTS, _parts_of(input_spec), strict=False))["y"]
         else:
@@ -215,14 +216,18 @@ class _KerasModel(HoldsVariables):
         if private_api.variables_of_own_layers(model):
             self._assigned_in_evaluation = self._check_step(training=False)
         x = self._specs()[0]
-        check_lengths(model, lambda x: self._call(*self._fit([x]), training=False), x, sized_inputs(model, x))
-        self._read_weights()
+        check_lengths(model, lambda x: self._call(*self._fit_sizes([x]), training=False), x, sized_inputs(model, x))
+        self._sort_variables()
 
-    def _build(self) -> TensorStructure:
-        """The specs of predictions; builds the model where it is not built, as `fit` does."""
+    def _build_model(self) -> TensorStructure:
+        """Builds the model where it is not built, as `fit` does; returns the specs of its predictions.
+
+        Raises:
+            TracingError: the model does not take the inputs of a batch.
+        """
         x, type_ = self._specs()[0], self._part_types[0]
         try:
-            return private_api_keras.outputs_of(lambda x: self._call(*self._fit([x]), training=False), x)
+            return private_api_keras.outputs_of(lambda x: self._call(*self._fit_sizes([x]), training=False), x)
         except Exception as error:
             raise TracingError(
                 f"the Keras model {self.keras_model.name} does not take inputs of type {type_}"
@@ -230,13 +235,16 @@ class _KerasModel(HoldsVariables):
             ) from error
 
     def _call(self, x: TensorStructure, *, training: bool) -> TensorStructure:
-        return self.keras_model(x, **self._training(training))
+        return self.keras_model(x, **self._training_argument(training))
 
-    def _fit(self, batch: Sequence[TensorStructure]) -> list:
-        """The parts of a batch, or its inputs alone, with the sizes and labels that the model takes."""
+    def _fit_sizes(self, batch: Sequence[TensorStructure]) -> list:
+        """The parts of a batch, or its inputs alone, with the sizes that the model takes.
+
+        See `fit_to_inputs`, and `fit_labels` for the labels.
+        """
         x, *labels_and_weights = fit_to_inputs(self.keras_model, batch, self.batch_size)
         if labels_and_weights:
-            labels_and_weights[0] = fit_labels(labels_and_weights[0], *self._predictions_of_labels)
+            labels_and_weights[0] = fit_labels(labels_and_weights[0], *self._labeled_outputs)
         return [x, *labels_and_weights]
 
     @property
@@ -245,25 +253,27 @@ class _KerasModel(HoldsVariables):
         return self.batch_type.types if isinstance(self.batch_type, StructType) else (self.batch_type,)
 
     def _specs(self) -> list:
-        """The specs of the parts of a batch."""
+        """The specs of a batch's parts, see `_part_types`."""
         return [element_spec(part) for part in self._part_types]
 
-    def _training(self, training: bool) -> dict:
+    def _training_argument(self, training: bool) -> dict:
         return {"training": training} if private_api.takes_training(self.keras_model) else {}  # a call may not take it
 
     def _check_step(self, *, training: bool) -> set[int]:
-        """Traces a step; what `compute_loss` and `compute_metrics` of the user do is seen here first.
+        """Traces a step, with the user's own `compute_loss` and `compute_metrics`, to see whether it can be pure.
 
         Returns:
             The identities of the variables that the step may assign.
+        Raises:
+            TracingError: the step cannot be traced, or is not pure; see `check_pure` and `check_reports`.
         """
-        names: list[str] = []
+        reported_names: list[str] = []
 
         def step(*batch: TensorStructure) -> tf.Tensor:
-            x, *labels_and_weights = self._fit(batch)
+            x, *labels_and_weights = self._fit_sizes(batch)
             predictions = self._call(x, training=training)
             loss, reports = self._score(x, labels_and_weights, predictions, training)
-            names.extend(reports)
+            reported_names.extend(reports)
             return loss
 
         try:
@@ -275,15 +285,15 @@ class _KerasModel(HoldsVariables):
                 f"a step of the Keras model {self.keras_model.name} cannot be traced for a batch of type "
                 f"{self.batch_type}: {words_of(error)}{open_sizes_hint(self.batch_type)}"
             ) from error
-        self.compiled.check_reports(names)
+        self.compiled.check_reports(reported_names)
         return assigned
 
     def build_compiled_metrics(self) -> None:
         """Builds the metrics of the user's `compile`, whose names and directions Keras' callbacks read."""
         for labels in self._labels:
-            private_api_keras.build_compiled_metrics(self.keras_model, labels, self._predictions_of_labels[0])
+            private_api_keras.build_compiled_metrics(self.keras_model, labels, self._labeled_outputs[0])
 
-    def _read_weights(self) -> None:
+    def _sort_variables(self) -> None:
         """Sorts the model's variables by what a step does with them.
 
         Sets:
@@ -294,7 +304,7 @@ class _KerasModel(HoldsVariables):
             seed_states, fixed: the variables of seed generators, and those that no step assigns, with their values now.
             moving_in_evaluation: the weights that a step of an evaluation assigns, with their positions in
                 `non_trainable`.
-            flags: for `check_flags`.
+            flags: the model's `trainable_flags`, by which `check_flags` sees a later change.
 
         Raises:
             TracingError: a weight is overwritten by its gradient.
@@ -315,10 +325,10 @@ class _KerasModel(HoldsVariables):
         moving = {id(v) for v in (*self.non_trainable, *layer_states(model))}
         others = [v for v in model.non_trainable_variables if id(v) not in moving]
         self.seed_states = [(v, value_now(v)) for v in others if private_api_keras.is_seed_state(v)]
-        counters = [v for v in others if id(v) in self._assigned | self._assigned_in_evaluation]
-        counters = [v for v in counters if not private_api_keras.is_seed_state(v)]
-        variables = {id(v) for v in counters} | {id(v) for v, _ in self.seed_states}
-        self.fixed = [(v, value_now(v)) for v in others if id(v) not in variables]
+        assigned = self._assigned | self._assigned_in_evaluation
+        counters = [v for v in others if id(v) in assigned and not private_api_keras.is_seed_state(v)]
+        varying = {id(v) for v in counters} | {id(v) for v, _ in self.seed_states}
+        self.fixed = [(v, value_now(v)) for v in others if id(v) not in varying]
         self.layer_states = [*layer_states(model), *counters]
         self.counter_starts = [value_now(v) for v in counters]
         self.moving_in_evaluation = [
@@ -401,7 +411,7 @@ class _KerasModel(HoldsVariables):
     def forward(
         self, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool
     ) -> tuple[BatchOutput, ModelWeights, dict]:
-        x, *labels_and_weights = self._fit(self.parts(batch))
+        x, *labels_and_weights = self._fit_sizes(self.parts(batch))
         own = metrics["own"] or {}
         states = self._states_before(weights, metrics, training)
         values = self._values(weights.non_trainable, states, training)
@@ -412,7 +422,7 @@ class _KerasModel(HoldsVariables):
         groups = (self.trainable, self.non_trainable)
         moved = ModelWeights(*(tuple(map(scope.get_current_value, group)) for group in groups))
         new_states = tuple(scope.get_current_value(v) for v, _ in states)
-        others = metrics["layer_states"][len(new_states) :]
+        others = metrics["layer_states"][len(new_states) :]  # in training those of evaluation, which stay
         new_metrics = {
             "own": self.metrics.after(own, scope, examples),
             "layer_states": (*new_states, *others),
@@ -428,7 +438,11 @@ class _KerasModel(HoldsVariables):
         predictions: TensorStructure,
         training: bool,
     ) -> tuple:
-        """(The loss of a batch, the names that the user's own `compute_metrics` reports); counts it in the metrics."""
+        """Counts a batch in the metrics' variables.
+
+        Returns:
+            (the loss, the names that the user's own `compute_metrics` reports)
+        """
         if training and self._class_weight is not None:
             labels_and_weights = private_api_keras.class_weights(self._class_weight, x, *labels_and_weights)
         y, sample_weight = (*labels_and_weights, None, None)[:2]
@@ -442,28 +456,27 @@ class _KerasModel(HoldsVariables):
         return self.compiled.loss_of_outputs(label, output, sample_weight)
 
     def _predictions(self, weights: ModelWeights, x: TensorStructure, training: bool) -> TensorStructure:
-        values = self._values(
-            weights.non_trainable, zip(self.layer_states, self._first_states(), strict=True), training
-        )
-        with self._scope(weights.trainable, values):
-            return self._call(*self._fit([x]), training=training)
+        states = zip(self.layer_states, self._first_states(), strict=True)
+        with self._scope(weights.trainable, self._values(weights.non_trainable, states, training)):
+            return self._call(*self._fit_sizes([x]), training=training)
 
     def _states_before(self, weights: ModelWeights, metrics: dict, training: bool) -> list[tuple]:
-        """The variables whose values go from batch to batch of a client, with their values before a batch.
+        """(variable, its value before a batch) for each variable that goes from batch to batch of a client.
 
-        In evaluation these are floats too that a layer assigns there: from the weights on, and into no result.
+        In evaluation these are also the weights that a layer assigns there. They start from the evaluated weights, and
+        what they become goes into no result.
         """
         states = list(zip(self.layer_states, metrics["layer_states"], strict=False))
         if training:
             return states
         is_first = metrics["num_batches"][0] == 0
         carried = metrics["layer_states"][len(states) :]
-        for (place, variable), value in zip(self.moving_in_evaluation, carried, strict=True):
-            states.append((variable, tf.where(is_first, weights.non_trainable[place], value)))
+        for (position, variable), value in zip(self.moving_in_evaluation, carried, strict=True):
+            states.append((variable, tf.where(is_first, weights.non_trainable[position], value)))
         return states
 
     def _values(self, non_trainable: Sequence[tf.Tensor], states: Iterable[tuple], training: bool) -> list[tuple]:
-        """The variables that are not trained, with their values; a later pair replaces an earlier one.
+        """(variable, value) for the model's variables that are not trained; a later pair replaces an earlier one.
 
         Evaluation draws the states of seed generators where they are read, see `StepScope`.
         """
@@ -473,12 +486,16 @@ class _KerasModel(HoldsVariables):
     def _scope(
         self, trainable: Sequence[tf.Tensor], others: Sequence[tuple], metrics: Sequence[tuple] = ()
     ) -> StepScope:
-        """A scope in which all variables have these values."""
+        """A scope in which all variables have these values; `others` and `metrics` are pairs (variable, value).
+
+        Raises:
+            TracingError: layers were frozen, unfrozen or changed since the model was made.
+        """
         check_flags(self.keras_model, self.flags)
         return StepScope([*zip(self.trainable, trainable, strict=True), *others, *metrics], collect_losses=True)
 
     def initialize_metrics_state(self) -> OrderedDict:
-        """The state that the model's own metrics start from."""
+        """The state of the model's own metrics before the first batch, by their names."""
         return OrderedDict(self.metrics.initial())
 
     def update_metrics_state(
@@ -488,7 +505,7 @@ class _KerasModel(HoldsVariables):
         batch_output: BatchOutput,
         sample_weight: TensorStructure | None = None,
     ) -> OrderedDict:
-        """The own metrics' state after one more batch."""
+        """The state of the model's own metrics after one more batch."""
         predictions = batch_output.predictions
         examples = tf.shape(tf.nest.flatten(predictions)[0], out_type=tf.int64)[0]
         own = self.metrics.own(dict(state))
@@ -517,6 +534,7 @@ def _parts_of(batch: TensorStructure) -> list:
 
 
 def _wanted_inputs(model: keras.Model) -> str:
+    """The end of a message about wrong inputs: those that the model tells it takes; else nothing."""
     inputs = getattr(model, "inputs", None) or []
     return f"; it takes {' and '.join(f'{i.dtype}{open_shape(i)}' for i in inputs)}" if inputs else ""
 
@@ -526,10 +544,13 @@ def _has_labels(batch: Type) -> bool:
 
 
 def _batch_type(model: keras.Model, loss: LossLike | None, input_spec: TensorStructure | Type | None) -> Type:
-    """The type of a batch; one of inputs only, x or (x,), is for a model without a loss of labels.
+    """The type of a batch: that of `input_spec`, else the model's inputs with labels like its outputs.
+
+    Without a loss it may also be one of inputs alone, x or (x,).
 
     Raises:
-        InvalidValue: it is no type of batches.
+        InvalidValue: `input_spec` is no type of batches.
+        TracingError: there is no `input_spec`, and the model does not tell its inputs.
     """
     if input_spec is not None:
         type_ = type_of_batch(input_spec)

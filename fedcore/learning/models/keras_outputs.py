@@ -18,15 +18,15 @@ def output_names(model: keras.Model, predictions: TensorStructure) -> list[str]:
     return list(dict.fromkeys([*keys, *(getattr(model, "output_names", None) or ())]))
 
 
-def structure_of(model: keras.Model, what: str) -> TensorStructure:
-    """The symbolic inputs or outputs of a model as it takes or gives them: one, several, or a dict."""
-    structure = getattr(model, f"_{what}_struct", None)  # functional models keep it, sequential ones have one tensor
-    flat = getattr(model, what)
+def structure_of(model: keras.Model, attribute: str) -> TensorStructure:
+    """The symbolic `inputs` or `outputs` of a model in the structure that its call takes or gives."""
+    structure = getattr(model, f"_{attribute}_struct", None)  # of functional models; sequential ones have one tensor
+    flat = getattr(model, attribute)
     return structure if structure is not None else flat[0] if len(flat) == 1 else flat
 
 
 def labels_type(model: keras.Model, loss: LossLike | None) -> TensorStructure:
-    """Specs of labels like the model's outputs: integers without the last dimension for a sparse loss."""
+    """Specs of labels like the model's outputs, float32; int32 without the last dimension for a sparse loss."""
 
     def spec(output: keras.KerasTensor, output_loss: LossLike | None) -> tf.TensorSpec:
         if _takes_indices(output_loss):
@@ -53,12 +53,13 @@ def index_labels(model: keras.Model, predictions: TensorStructure, loss: LossLik
 
 
 def _takes_indices(loss: LossLike | None) -> bool:
+    """Whether labels of a loss are indices of classes; the losses of Keras for which they are have "sparse" names."""
     name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
     return "sparse" in str(name).lower()
 
 
 def _loss_of(loss: LossLike | None, name: str, place: int) -> LossLike | None:
-    """The loss of one output: by name, in order, or the only one."""
+    """The loss of the output with this name, at this place among the outputs."""
     if isinstance(loss, Mapping):
         return loss.get(name)
     return loss[min(place, len(loss) - 1)] if isinstance(loss, tuple | list) and loss else loss

@@ -49,8 +49,7 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
             )
     handles = {id(v.value.handle) for v in (*model.variables, *layer_states(model), *metrics)}
     handles |= {id(v.handle) for v in graph.variables if private_api_keras.is_seed_state(v)}  # `StepScope` draws them
-    trained = {id(v.value.handle): v.path for v in model.trainable_variables}
-    _check_own_gradients(model, graph, trained)
+    _check_own_gradients(model, graph, _trainable_paths(model))
     for outer, inner in graph.captures:
         if outer.dtype != tf.resource or id(outer) in handles:
             continue
@@ -81,20 +80,28 @@ def _trace(step: Callable, batch: Sequence) -> tf.Graph:
 
 
 def _assigned(model: keras.Model, graph: tf.Graph) -> set[int]:
-    """The identities of the model's variables that a graph does more with than read them; of those, the trainable ones
-    that it assigns, since loops of recurrent layers take their handles and only read them."""
+    """The identities of the model's variables that a graph may assign.
+
+    A handle that goes to more than reads counts as assigned. A trainable variable's goes to loops of recurrent layers
+    too, which only read it: of these there has to be an assignment in the graph or its functions.
+    """
     changing = {id(outer) for outer, inner in graph.captures if any(op.type not in _READS for op in inner.consumers())}
-    trained = {id(v.value.handle): v.path for v in model.trainable_variables}
+    trainable_paths = _trainable_paths(model)
     assigned = {
         path
-        for inner, path in _handles_in_functions(graph, trained)
+        for inner, path in _handles_in_functions(graph, trainable_paths)
         if any(op.type.startswith("Assign") for op in inner.consumers())
     }
     return {
         id(v)
         for v in model.variables
-        if id(v.value.handle) in changing and (id(v.value.handle) not in trained or v.path in assigned)
+        if id(v.value.handle) in changing and (id(v.value.handle) not in trainable_paths or v.path in assigned)
     }
+
+
+def _trainable_paths(model: keras.Model) -> dict[int, str]:
+    """The paths of the trainable variables, by the identity of their handles."""
+    return {id(v.value.handle): v.path for v in model.trainable_variables}
 
 
 def _handles_in_functions(graph: tf.Graph, paths: dict[int, str]) -> Iterator[tuple[tf.Tensor, str]]:
@@ -112,13 +119,16 @@ def _handles_in_functions(graph: tf.Graph, paths: dict[int, str]) -> Iterator[tu
                 yield inner, path
 
 
-def _check_own_gradients(model: keras.Model, graph: tf.Graph, trained: dict[int, str]) -> None:
-    """Looks for weights that a function with a gradient of its own reads, and is not given.
+def _check_own_gradients(model: keras.Model, graph: tf.Graph, trainable_paths: dict[int, str]) -> None:
+    """Refuses weights that a function with a gradient of its own reads, and is not given as arguments.
 
     TensorFlow hands the variables that such a function reads to its gradient. In a pure step weights are tensors, which
     nothing hands on: the weight would not train.
+
+    Args:
+        trainable_paths: of the trainable variables, by the identity of their handles.
     """
-    for inner, path in _handles_in_functions(graph, trained):
+    for inner, path in _handles_in_functions(graph, trainable_paths):
         for read in (op for op in inner.consumers() if op.type == _READ):
             users = read.outputs[0].consumers()
             if len(users) == 1 and _has_own_gradient(users[0]):
@@ -130,7 +140,7 @@ def _check_own_gradients(model: keras.Model, graph: tf.Graph, trained: dict[int,
 
 
 def _has_own_gradient(op: tf.Operation) -> bool:
-    """Whether `tf.custom_gradient` made the operation, of the results, the arguments, and variables read for it."""
+    """Whether the operation is the one in which `tf.custom_gradient` joins results, arguments and variables read."""
     return op.type == "IdentityN" and op.node_def.attr["_gradient_op_type"].s.startswith(b"CustomGradient")
 
 

@@ -63,6 +63,7 @@ class StepScope(keras.StatelessScope):
 
 
 def _state_of(variable: keras.Variable) -> tf.Tensor:
+    """The state of a seed generator for this scope: a draw from the value that the variable has."""
     held = private_api_keras.tensorflow_variable(variable)
-    # Keras makes a generator in the scope for a draw without a seed.
+    # For a draw without a seed, Keras makes a generator inside the scope, whose variable has no value.
     return draw_seed_state(tf.zeros(variable.shape, variable.dtype) if held is None else value_now(held))

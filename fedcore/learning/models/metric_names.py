@@ -19,7 +19,7 @@ def default_metric_names() -> Iterator[None]:
     of other names. Layers are still numbered so: their names must differ from those of layers that were made before.
     """
     old_counts = private_api.replace_keras_global(_COUNTS, None) or {}
-    names = {private_api.default_name(kind) for kind in _kinds(keras.metrics.Metric)}
+    names = {private_api.default_name(kind) for kind in _subclasses(keras.metrics.Metric)}
     others = {name: count for name, count in old_counts.items() if name not in names}
     private_api.replace_keras_global(_COUNTS, collections.defaultdict(int, others))
     try:
@@ -30,7 +30,7 @@ def default_metric_names() -> Iterator[None]:
         private_api.replace_keras_global(_COUNTS, collections.defaultdict(int, restored))
 
 
-def _kinds(kind: type) -> list[type]:
+def _subclasses(kind: type) -> list[type]:
     """The class and all that inherit from it."""
     kinds = [kind]
     for parent in kinds:
