@@ -52,8 +52,8 @@ def save_adapters(
         ...     weights = fc.learning.models.load_adapters(model_fn, f'{folder}/a.safetensors')
     """
     traced = trace_model(model)
-    arrays = _name_arrays(split_weights(traced, weights))
-    _write(path, arrays, {"format": _ADAPTERS, "base": traced.frozen_weights.digest})
+    metadata = {"format": _ADAPTERS, "base": traced.frozen_weights.digest}
+    write_whole(path, SafetensorsFile(_changing_arrays(split_weights(traced, weights)), metadata))
 
 
 def load_adapters(model: ModelFn, path: str | os.PathLike) -> ModelWeights:
@@ -76,8 +76,8 @@ def load_adapters(model: ModelFn, path: str | os.PathLike) -> ModelWeights:
     """
     traced = trace_model(model)
     weights = traced.initial_changing_weights()
-    expected = _name_arrays(ModelWeights(*(tuple(map(np.asarray, part)) for part in weights)))
-    arrays, base = _read(path, _ADAPTERS, expected)
+    expected = _changing_arrays(ModelWeights(*(tuple(map(np.asarray, part)) for part in weights)))
+    arrays, base = _read_arrays(path, _ADAPTERS, expected)
     if base != traced.frozen_weights.digest:
         raise InvalidValue(other_base(traced.frozen_weights.digest, "the adapters were trained on", str(base)))
     groups: list[list[np.ndarray]] = [
@@ -111,7 +111,7 @@ def save_base(model: ModelFn, path: str | os.PathLike) -> None:
     base = trace_model(model).frozen_weights
     if not base.constants:
         raise InvalidValue("the model has no frozen weights, so there is no base to save")
-    _write(path, _named_base(base), {"format": _BASE, "base": base.digest})
+    write_whole(path, SafetensorsFile(_frozen_arrays(base), {"format": _BASE, "base": base.digest}))
 
 
 def with_base(model: ModelFn, base: str | os.PathLike | keras.Model | ModelWeights) -> PureModel:
@@ -138,9 +138,8 @@ def with_base(model: ModelFn, base: str | os.PathLike | keras.Model | ModelWeigh
         >>> process = fc.learning.algorithms.build_weighted_fed_avg(model, lambda: keras.optimizers.SGD(0.1))
     """
     traced = trace_model(model)
-    own = traced.frozen_weights.arrays
     if isinstance(base, str | os.PathLike):
-        arrays, digest = _read(base, _BASE, _named_base(traced.frozen_weights))
+        arrays, digest = _read_arrays(base, _BASE, _frozen_arrays(traced.frozen_weights))
         values = list(arrays.values())
         base_weights = frozen_weights(values)
         if base_weights.digest != digest:
@@ -153,7 +152,7 @@ def with_base(model: ModelFn, base: str | os.PathLike | keras.Model | ModelWeigh
         raise TypeMismatch(f"with_base: base is a file, a Keras model or a ModelWeights, not {brief(base)}")
     places = traced.weight_roles.frozen
     values = [np.array(w) for i, w in enumerate(weights.non_trainable) if i in places]
-    have, want = ([(v.dtype.name, v.shape) for v in group] for group in (values, own))
+    have, want = ([(v.dtype.name, v.shape) for v in group] for group in (values, traced.frozen_weights.arrays))
     if have != want:
         raise InvalidValue(f"with_base: the base has other weights\n  base   {have}\n  model  {want}")
     return _OnBase(traced, frozen_weights(values))
@@ -187,26 +186,24 @@ def merge_adapters(keras_model: keras.Model, weights: ModelWeights | None = None
     for layer in private_api.layers_within(keras_model):
         if getattr(layer, "lora_enabled", False):
             merged: dict = {}
-            layer.save_own_variables(merged)  # Keras saves merged kernels
+            layer.save_own_variables(merged)  # Keras saves a kernel with its adapter added
             layer.load_own_variables(merged)
             layer.lora_enabled, layer.lora_rank = False, None
     return keras_model
 
 
-def _name_arrays(weights: ModelWeights) -> dict[str, np.ndarray]:
+def _changing_arrays(weights: ModelWeights) -> dict[str, np.ndarray]:
+    """The changing weights by the names that they have in a file of adapters: `trainable.0`, `assigned.0`."""
     groups = {"trainable": tf.nest.flatten(weights.trainable), "assigned": weights.non_trainable}
     return {f"{group}.{i}": np.asarray(w) for group, values in groups.items() for i, w in enumerate(values)}
 
 
-def _named_base(base: FrozenWeights) -> dict[str, np.ndarray]:
+def _frozen_arrays(base: FrozenWeights) -> dict[str, np.ndarray]:
+    """The frozen weights by the names that they have in a file of a base."""
     return {f"frozen.{i}": array for i, array in enumerate(base.arrays)}
 
 
-def _write(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    write_whole(path, SafetensorsFile(arrays, metadata))
-
-
-def _read(
+def _read_arrays(
     path: str | os.PathLike, format_: str, expected: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], str | None]:
     """Reads a file; returns its arrays in the order of `expected`, and the digest of the base that it names.
@@ -243,13 +240,13 @@ def _read(
 
 
 def _view_as(array: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """The array as `like`, whose dtype safetensors may lack: then the file holds bytes. Others stay as they are."""
+    """The array; in the dtype and shape of `like`, if the file holds its bytes, since safetensors lacks its dtype."""
     is_bytes = array.dtype == np.uint8 and array.nbytes == like.nbytes and like.dtype != np.uint8
     return array.view(like.dtype).reshape(like.shape) if is_bytes else array
 
 
 class _OnBase(HoldsVariables):
-    """A model with other frozen weights."""
+    """A model with other frozen weights; all else is the model's."""
 
     def __init__(self, model: PureModel, frozen: FrozenWeights) -> None:
         self._model = model

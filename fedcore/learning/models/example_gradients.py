@@ -85,7 +85,7 @@ def private_gradients_of(
     An example whose gradient is not finite adds zeros. Metrics have no noise; they are of the examples that take part,
     but for `num_examples`, which counts the batch.
     """
-    rows = tf.shape(_tensors(batch)[0])[0]
+    rows = tf.shape(_dense_leaves(batch)[0])[0]
     examples = batch
     if mechanism.sampling_rate < 1:
         drawn = tf.where(tf.random.uniform([rows], dtype=tf.float64) < mechanism.sampling_rate)[:, 0]
@@ -101,7 +101,13 @@ def private_gradients_of(
 def _add_noise(
     mechanism: ExampleMechanism, sums: Sequence[tf.Tensor | None], weights: Sequence[tf.Tensor]
 ) -> Iterator[tf.Tensor | None]:
-    """The means with noise. The operation that gives the noise of a step bears the mark of the mechanism."""
+    """The sums with noise, divided by the batch size, in the weights' dtypes.
+
+    The noise of a step comes from one operation, which bears the mark of the mechanism.
+
+    Args:
+        sums: for each weight the sum of clipped gradients; None for a weight without gradients.
+    """
     stddev = mechanism.noise_multiplier * mechanism.clip
     sizes = [0 if total is None else math.prod(total.shape) for total in sums]
     noise = stddev * smooth_normal(sum(sizes)) if stddev else tf.zeros([sum(sizes)])
@@ -122,11 +128,17 @@ def sum_clipped_gradients(
     Types, for weights W and metric states S: <W.trainable as float32,leaves of S>, with None for a weight that no loss
     depends on. A model with loops, such as those of recurrent layers over time steps, takes one example after another.
     """
-    leaves, trainable = _tensors(batch), weights.trainable
-    count, kinds = tf.shape(leaves[0])[0], list[type | None]()
+    leaves, trainable = _dense_leaves(batch), weights.trainable
+    count = tf.shape(leaves[0])[0]
+    kinds: list[type | None] = []  # for each trainable weight the class of its gradient, None for no gradient
 
-    def work(number: tf.Tensor) -> tuple[list, list]:
-        """(gradients of one example as in `_gradients_by_weight`, what it adds to the metrics); notes `kinds`."""
+    def compute_example(number: tf.Tensor) -> tuple[list, list]:
+        """Computes the gradients of the example at a place of the batch, and notes their classes in `kinds`.
+
+        Returns:
+            (for each weight that the loss depends on [gradient], or [values, indices] of an embedding; what the
+            example adds to the leaves of the metrics' state)
+        """
         single = tf.nest.pack_sequence_as(batch, [tf.gather(leaf, number)[tf.newaxis] for leaf in leaves])
         start = model.initial_metrics()
         with tf.GradientTape() as tape:
@@ -139,17 +151,21 @@ def sum_clipped_gradients(
         ]
         return tensors, [new - old for new, old in zip(*map(tf.nest.flatten, (metrics, start)), strict=True)]
 
-    def work_without_loops(number: tf.Tensor) -> tuple[list, list]:
-        """Runs `work`; raises `_HasLoops` if the model's graph has a loop."""
+    def compute_example_without_loops(number: tf.Tensor) -> tuple[list, list]:
+        """Runs `compute_example`; raises `_HasLoops` if the model's graph has a loop."""
         graph = tf.compat.v1.get_default_graph()
         first = len(graph.get_operations())
-        result = work(number)
+        result = compute_example(number)
         if any(op.type in ("While", "StatelessWhile") for op in graph.get_operations()[first:]):
             raise _HasLoops
         return result
 
     def clip_and_sum(tensors: list, changes: list) -> list[tf.Tensor]:
-        """The sums over examples of clipped gradients, then of metric states, from the stacked results of `work`."""
+        """The sums over examples of clipped gradients, then of changes of the metrics' state, as one list.
+
+        Args:
+            tensors, changes: the results of `compute_example`, stacked over examples.
+        """
         gradients = _gradients_by_weight(kinds, iter(tensors), trainable)
         squares = tf.add_n([tf.cast(g.squared_norms(), tf.float64) for g in gradients])
         is_finite = tf.math.is_finite(squares)
@@ -157,11 +173,11 @@ def sum_clipped_gradients(
         return [*(g.sum(scales, is_finite) for g in gradients), *(tf.reduce_sum(c, 0) for c in changes)]
 
     def add_example(number: tf.Tensor, totals: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        tensors, changes = tf.nest.map_structure(lambda t: t[tf.newaxis], work(number))
-        return number + 1, [total + one for total, one in zip(totals, clip_and_sum(tensors, changes), strict=True)]
+        tensors, changes = tf.nest.map_structure(lambda t: t[tf.newaxis], compute_example(number))
+        return number + 1, [total + part for total, part in zip(totals, clip_and_sum(tensors, changes), strict=True)]
 
     try:
-        totals = clip_and_sum(*private_api.vectorized_loop(work_without_loops, count))
+        totals = clip_and_sum(*private_api.vectorized_loop(compute_example_without_loops, count))
     except _HasLoops:
         used = (w for w, kind in zip(trainable, kinds, strict=True) if kind is not None)
         zeros = [tf.zeros(w.shape) for w in used] + [tf.zeros_like(s) for s in tf.nest.flatten(model.initial_metrics())]
@@ -171,14 +187,14 @@ def sum_clipped_gradients(
 
 
 class _HasLoops(Exception):
-    """TensorFlow's vectorizer does not cover gradients of loops."""
+    """A model has loops, whose gradients TensorFlow's vectorizer does not cover."""
 
 
-def _tensors(batch: TensorStructure) -> list[tf.Tensor]:
-    """The tensors of a batch.
+def _dense_leaves(batch: TensorStructure) -> list[tf.Tensor]:
+    """The tensors of a batch, each with an example a row.
 
     Raises:
-        TracingError: there are sparse ones, which have no examples to take out.
+        TracingError: a tensor is sparse or ragged, which has no rows to take out.
     """
     leaves = tf.nest.flatten(batch)
     if not all(isinstance(leaf, tf.Tensor) for leaf in leaves):
@@ -188,7 +204,10 @@ def _tensors(batch: TensorStructure) -> list[tf.Tensor]:
 
 @attrs.frozen
 class _Stacked:
-    """Gradients of examples by a weight.
+    """Gradients of examples by a weight, as they are.
+
+    The methods are those of `_OuterProducts` and `_Rows` too: `squared_norms` gives [examples]; `sum`, of the shape of
+    the weight, adds the gradients times `scales` [examples], without those whose norm is not finite.
 
     Args:
         gradients: float32 [examples, *shape].
@@ -197,10 +216,10 @@ class _Stacked:
     gradients: tf.Tensor
 
     def squared_norms(self) -> tf.Tensor:
-        return tf.reduce_sum(tf.square(_flat(self.gradients)), 1)
+        return tf.reduce_sum(tf.square(_flat_by_example(self.gradients)), 1)
 
     def sum(self, scales: tf.Tensor, is_finite: tf.Tensor) -> tf.Tensor:
-        scaled = tf.where(is_finite[:, None], _flat(self.gradients) * scales[:, None], 0.0)
+        scaled = tf.where(is_finite[:, None], _flat_by_example(self.gradients) * scales[:, None], 0.0)
         return tf.reshape(tf.reduce_sum(scaled, 0), self.gradients.shape[1:])
 
 
@@ -305,5 +324,6 @@ def _outer_products(gradients: tf.Tensor) -> _OuterProducts | None:
     return _OuterProducts(*factors)
 
 
-def _flat(gradients: tf.Tensor) -> tf.Tensor:
+def _flat_by_example(gradients: tf.Tensor) -> tf.Tensor:
+    """[examples, elements] of [examples, *shape]."""
     return tf.reshape(gradients, [tf.shape(gradients)[0], math.prod(gradients.shape[1:])])

@@ -42,6 +42,7 @@ class FrozenWeights:
         return _digest(self.constants)
 
 
+# By digest the frozen weights that somebody holds, so that equal ones are one object.
 _alive: weakref.WeakValueDictionary[str, FrozenWeights] = weakref.WeakValueDictionary()
 
 
@@ -134,7 +135,12 @@ def check_frozen(model: "PureModel", values: Sequence, label: str) -> None:
 
 
 def other_base(own: str, label: str, other: str) -> str:
-    """The message for frozen weights that are not those of a model."""
+    """The message for frozen weights that are not those of a model.
+
+    Args:
+        own, other: digests of the model's frozen weights and of the other ones.
+        label: the place of the other ones, such as "the weights have".
+    """
     width = max(len(label), len("the model has"))
     return (
         "the frozen weights are constants of a process, and these are others\n"

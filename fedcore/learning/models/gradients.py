@@ -39,21 +39,21 @@ def gradients_of(
         >>> [gradient.shape for gradient in gradients], float(output.loss)
         ([TensorShape([2, 1]), TensorShape([1])], 1.0)
     """
-    return _with_one(_gradients(model.step, weights, metrics, batch, training, scale_loss))
+    return _with_any_gradient(_gradients(model.step, weights, metrics, batch, training, scale_loss))
 
 
 def gradients_and_weights(
     model: PureModel, weights: ModelWeights, metrics: dict, batch: TensorStructure, scale_loss: Callable | None = None
 ) -> tuple:
     """Like `gradients_of` of a training step, with what `PureModel.forward` gives: all weights, before the step."""
-    return _with_one(_gradients(model.forward, weights, metrics, batch, True, scale_loss))
+    return _with_any_gradient(_gradients(model.forward, weights, metrics, batch, True, scale_loss))
 
 
-def _with_one(result: tuple) -> tuple:
-    """The result, which has a gradient at least.
+def _with_any_gradient(result: tuple) -> tuple:
+    """The result of `_gradients` itself.
 
     Raises:
-        TracingError: every gradient is None.
+        TracingError: there are weights, and every gradient is None.
     """
     if result[0] and all(g is None for g in result[0]):
         raise TracingError("every gradient is None: the loss depends on none of the trainable weights of the model")
@@ -63,6 +63,12 @@ def _with_one(result: tuple) -> tuple:
 def _gradients(
     step: Callable, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool, scale: Callable | None
 ) -> tuple:
+    """(gradients by the trainable weights, then the three results of `step`).
+
+    Args:
+        step: `step` or `forward` of a `PureModel`.
+        scale: loss -> the loss of which the gradients are. None: the loss itself.
+    """
     with tf.GradientTape() as tape:
         tape.watch(weights.trainable)
         output, moved, new_metrics = step(weights, metrics, batch, training)
@@ -92,7 +98,7 @@ def _with_static_shape(gradient: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
 
 
 def with_gradients(loss: tf.Tensor, gradients: Sequence, weights: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The loss, such that its gradients by the weights are those given."""
+    """The loss, with these tensors as its gradients by the weights."""
     value = tf.stop_gradient(loss)
     constants = [tf.stop_gradient(tf.convert_to_tensor(g)) for g in gradients]
 

@@ -29,26 +29,26 @@ class HoldsVariables(PureModel):
     """
 
     @functools.cached_property
-    def _held(self) -> ModelWeights:
+    def _weight_variables(self) -> ModelWeights:
         return variables_from(self.initial_weights)
 
     @property
     def trainable_variables(self) -> Sequence[tf.Variable]:
         """The variables that an optimizer moves."""
-        return list(self._held.trainable)
+        return list(self._weight_variables.trainable)
 
     @property
     def non_trainable_variables(self) -> Sequence[tf.Variable]:
         """The variables that forward passes in training move."""
-        return list(self._held.non_trainable)
+        return list(self._weight_variables.non_trainable)
 
     @abc.abstractmethod
     def _predictions(self, weights: ModelWeights, x: TensorStructure, training: bool) -> TensorStructure:
         """The predictions of given weights."""
 
     @functools.cached_property
-    def _counts(self) -> dict:
-        """The metrics' state in variables, beside those of the weights: outside of graphs, or in the same graph."""
+    def _metric_variables(self) -> dict:
+        """The metrics' state in variables; they are made outside of graphs, or in the graph that has the weights'."""
         held = (*self.trainable_variables, *self.non_trainable_variables)
         if all(map(has_value, held)):
             with tf.init_scope():
@@ -63,8 +63,11 @@ class HoldsVariables(PureModel):
     @property
     def local_variables(self) -> Sequence[tf.Variable]:
         """The variables of the model's own metrics, of its loss and its counts, then of other states of a client."""
-        first = [name for name in ("own", "loss", "num_examples", "num_batches") if name in self._counts]
-        parts = [self._counts[name] for name in (*first, *(name for name in self._counts if name not in first))]
+        first = [name for name in ("own", "loss", "num_examples", "num_batches") if name in self._metric_variables]
+        parts = [
+            self._metric_variables[name]
+            for name in (*first, *(name for name in self._metric_variables if name not in first))
+        ]
         in_order = [list(part.values()) if isinstance(part, dict) else part for part in parts]  # not sorted by name
         return tf.nest.flatten(in_order)
 
@@ -75,16 +78,16 @@ class HoldsVariables(PureModel):
 
     def forward_pass(self, batch_input: TensorStructure, training: bool = True) -> BatchOutput:
         """The loss, predictions and number of examples, an int32, of a batch; counts it in the local variables."""
-        counts = tf.nest.map_structure(tf.convert_to_tensor, self._counts)
+        metrics = tf.nest.map_structure(tf.convert_to_tensor, self._metric_variables)
         weights = self._weights_now()
-        output, moved, new_counts = self.forward(weights, counts, batch_input, training)
+        output, moved, new_metrics = self.forward(weights, metrics, batch_input, training)
         if training:
             trainable = zip(self.trainable_variables, weights.trainable, moved.trainable, strict=True)
-            for variable, value, assigned in trainable:
-                if assigned is not value:
-                    variable.assign(assigned)
+            for variable, old, new in trainable:
+                if new is not old:  # a layer assigns it
+                    variable.assign(new)
             _assign(self.non_trainable_variables, moved.non_trainable)
-        _assign(self._counts, new_counts)
+        _assign(self._metric_variables, new_metrics)
         return output.with_narrow_count()
 
     def predict_on_batch(
@@ -107,12 +110,12 @@ class HoldsVariables(PureModel):
 
     def report_local_unfinalized_metrics(self) -> OrderedDict:
         """By a metric's name the list of tensors that clients add."""
-        reported = self.report_metrics(tf.nest.map_structure(tf.convert_to_tensor, self._counts))
+        reported = self.report_metrics(tf.nest.map_structure(tf.convert_to_tensor, self._metric_variables))
         return OrderedDict((name, list(v) if isinstance(v, tuple) else v) for name, v in reported.items())
 
     def reset_metrics(self) -> None:
         """Sets the local variables to what a client starts with."""
-        _assign(self._counts, self.initial_metrics())
+        _assign(self._metric_variables, self.initial_metrics())
 
     def _weights_now(self) -> ModelWeights:
         groups = (self.trainable_variables, self.non_trainable_variables)
@@ -127,8 +130,8 @@ def variables_of(group: Iterable[tf.Variable | keras.Variable]) -> list[tf.Varia
 def variables_from(first: Callable[[], Any], *, trainable: bool = True) -> Any:
     """Variables in the structure of `first()` that start from its values.
 
-    Each is given its start as a function, which runs in the graph of the traced function: in that of a loop's body,
-    where a model may be used first, the start would be assigned again in every step.
+    Each is given its start as a function, which TensorFlow runs in the graph of the traced function: a model may be
+    used first in the body of a loop, where a start given as a tensor would be assigned again in every step.
     """
     starts = functools.cache(lambda: tf.nest.flatten(first()))
     structure = first()

@@ -65,11 +65,11 @@ class PartlyLocalModel:
     def constrain_local(self, trainable: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
         """The local trainable weights after a step, with their constraints applied."""
         constraints = self.whole.trainable_constraints
-        mine = [constraints[i] for i in self.places["local_trainable_variables"]] if constraints else ()
-        return constrained(trainable, mine)
+        local = [constraints[i] for i in self.places["local_trainable_variables"]] if constraints else ()
+        return constrained(trainable, local)
 
     def _global(self, parts: Sequence[Any]) -> Sequence[Any]:
-        """The parts, such as names, of the global weights, of those that all trainable weights have, if any."""
+        """The parts of the global trainable weights, where `parts` has one for each trainable weight, or none."""
         return [parts[i] for i in self.places["global_trainable_variables"]] if parts else ()
 
     @property
@@ -86,13 +86,14 @@ class PartlyLocalModel:
     def weight_roles(self) -> WeightRoles:
         """The roles of the global weights."""
         whole, places = self.whole.weight_roles, self.places["global_non_trainable_variables"]
-        rank = {place: i for i, place in enumerate(whole.assigned)}
-        assigned = [(i, rank[place]) for i, place in enumerate(places) if place in rank]
+        number = {place: n for n, place in enumerate(whole.assigned)}  # among the assigned weights of the whole model
+        # For each global weight that is assigned: (its place among the global ones, its number).
+        assigned = [(i, number[place]) for i, place in enumerate(places) if place in number]
         return WeightRoles(
-            tuple(i for i, _ in assigned),
-            tuple(whole.names[r] for _, r in assigned),
-            frozenset(i for i, (_, r) in enumerate(assigned) if r in whole.non_negative),
-            tuple(i for i, place in enumerate(places) if place not in rank),
+            assigned=tuple(i for i, _ in assigned),
+            names=tuple(whole.names[n] for _, n in assigned),
+            non_negative=frozenset(i for i, (_, n) in enumerate(assigned) if n in whole.non_negative),
+            frozen=tuple(i for i, place in enumerate(places) if place not in number),
         )
 
     @functools.cached_property
@@ -103,9 +104,9 @@ class PartlyLocalModel:
     @functools.cached_property
     def frozen_weights(self) -> FrozenWeights:
         """The frozen weights among the global ones."""
-        places, by_place = self.places["global_non_trainable_variables"], self.whole.frozen_weights.arrays
-        values = dict(zip(self.whole.weight_roles.frozen, by_place, strict=True))
-        return frozen_weights([values[place] for place in places if place in values])
+        by_place = dict(zip(self.whole.weight_roles.frozen, self.whole.frozen_weights.arrays, strict=True))
+        places = self.places["global_non_trainable_variables"]
+        return frozen_weights([by_place[place] for place in places if place in by_place])
 
     def initial_changing_weights(self) -> ModelWeights:
         return self.weight_roles.changing(self.initial_weights())
@@ -120,15 +121,15 @@ class PartlyLocalModel:
         return self.whole.finalize_metrics(reported)
 
     def divided(self, weights: ModelWeights) -> tuple[ModelWeights, ModelWeights]:
-        """The global and the local weights among all of them."""
+        """(global weights, local weights) of all weights."""
         sources = (weights.trainable, weights.non_trainable) * 2
         groups = [tuple(src[i] for i in self.places[name]) for name, src in zip(GROUPS, sources, strict=True)]
         return ModelWeights(*groups[:2]), ModelWeights(*groups[2:])
 
     def joined(self, shared: ModelWeights, local: ModelWeights) -> ModelWeights:
-        """All weights, of the global and the local ones."""
+        """All weights, from the global (`shared`) and the local ones."""
         parts = (shared.trainable, shared.non_trainable, local.trainable, local.non_trainable)
-        values: list[dict] = [{}, {}]
+        values: list[dict] = [{}, {}]  # trainable, non-trainable: by place, as `GROUPS` alternate
         for i, (name, part) in enumerate(zip(GROUPS, parts, strict=True)):
             values[i % 2] |= dict(zip(self.places[name], part or (), strict=True))
         return ModelWeights(*(tuple(by_place[i] for i in range(len(by_place))) for by_place in values))
@@ -164,6 +165,7 @@ def trace_reconstruction_model(model_fn: Callable, loss_fn: Callable, metrics_fn
 
 
 def _places(model: ReconstructionModel) -> dict[str, Sequence[int]]:
+    """`PartlyLocalModel.places`: where the pure model of `trace_reconstruction_model` has each variable."""
     if isinstance(model, KerasReconstructionModel):
         orders = (model.keras_model.trainable_variables, averaged_weights(model.keras_model)) * 2
     else:
@@ -217,7 +219,7 @@ class _ScoredModel(VariableModel):
         return BatchOutput(loss, output.predictions, output.num_examples)
 
     def _loss_of(self, labels: TensorStructure, predictions: TensorStructure) -> tf.Tensor:
-        """The loss as Keras' `compile` takes it; a function of nested predictions is called as it is."""
+        """The loss of a batch, by what Keras' `compile` would make of it; a function of nested predictions is called."""
         if keras.tree.is_nested(predictions) and not isinstance(self._loss, str):
             return self._loss(labels, predictions)
         return private_api_keras.loss_object(self._loss, labels, predictions)(labels, predictions)

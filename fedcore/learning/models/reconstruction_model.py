@@ -242,9 +242,9 @@ class KerasReconstructionModel(ReconstructionModel):
         checked_batch_type(to_type(input_spec))
         self.keras_model = keras_model
         self._input_spec = input_spec
-        counted = {id(v) for v in (*keras_model.trainable_variables, *averaged_weights(keras_model))}
-        fixed = {id(v) for v in keras_model.non_trainable_variables} - counted
-        self._groups = {name: [v for v in group if id(v) not in fixed] for name, group in groups.items()}
+        weights = {id(v) for v in (*keras_model.trainable_variables, *averaged_weights(keras_model))}
+        others = {id(v) for v in keras_model.non_trainable_variables} - weights  # such as states of seed generators
+        self._groups = {name: [v for v in group if id(v) not in others] for name, group in groups.items()}
         _check_partition(keras_model, self._groups)
 
     @property
@@ -275,7 +275,7 @@ class KerasReconstructionModel(ReconstructionModel):
 
 def _check_partition(model: keras.Model, groups: dict[str, list]) -> None:
     """Raises InvalidValue unless each weight of the model is in one group, and nothing else is."""
-    homes: dict[int, list[str]] = {}
+    homes: dict[int, list[str]] = {}  # by the identity of a variable, the names of its groups
     paths: dict[int, str] = {}
     for name, group in groups.items():
         for variable in group:

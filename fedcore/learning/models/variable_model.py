@@ -124,9 +124,12 @@ VariableModel.register(HoldsVariables)  # type: ignore[type-abstract]  # they ha
 class TracedVariableModel(PureModel):
     """A `VariableModel` as pure functions: each makes an instance whose variables live in the graph being built.
 
+    A variable is known by its place: the number of variables that a call of `model_fn` makes before it.
+
     Args:
-        model: what `model_fn` made outside of graphs; says what variables there are.
-        made: the variables that this call made, in order.
+        model_fn: () -> model, which makes variables of the same shapes in each call.
+        model: made by a call of it outside of graphs; says which variables there are.
+        variables: those that this call made, in order.
     Raises:
         TracingError: the model uses variables that `model_fn` did not make.
     """
@@ -137,6 +140,7 @@ class TracedVariableModel(PureModel):
         self._shapes = [(v.shape, v.dtype) for v in variables]
         positions = {id(v): i for i, v in enumerate(variables)}
         groups = (model.trainable_variables, model.non_trainable_variables, model.local_variables)
+        # Places of the trainable, non-trainable, local and unlisted variables; groups of values come in this order too.
         self._places = [[self._place(positions, v) for v in group] for group in groups]
         self.batch_type = type_of_batch(model.input_spec)
         self._functional_model: PureModel | None = getattr(model, "functional_model", None)
@@ -150,16 +154,20 @@ class TracedVariableModel(PureModel):
 
     @functools.cached_property
     def weight_roles(self) -> WeightRoles:
-        """The roles of the weights; of a model of functions with variables those that the functions give them."""
+        """The roles of the weights; of `model_from_functional` those of the model of functions."""
         if self._functional_model is not None:
             return self._functional_model.weight_roles
         return trace_roles(self, self._names)
 
     def _read_metrics(self, model: VariableModel) -> None:
-        """Keeps the names of the metrics and how each is finalized; both are the same for every instance."""
+        """Keeps the names of the metrics and how each is finalized; both are the same for every instance.
+
+        Raises:
+            TracingError: reports and finalizers name other metrics.
+        """
         with tf.init_scope():
             self._reported = list(model.report_local_unfinalized_metrics())
-            self._finalizers = dict(_python(model.metric_finalizers)())
+            self._finalizers = dict(_python_function(model.metric_finalizers)())
         different = set(self._reported) ^ set(self._finalizers)
         if different:
             raise TracingError(
@@ -168,7 +176,7 @@ class TracedVariableModel(PureModel):
             )
 
     def _place(self, positions: dict[int, int], variable: tf.Variable | keras.Variable) -> int:
-        place = positions.get(id(_tensorflow(variable)))
+        place = positions.get(id(_tensorflow_variable(variable)))
         if place is None:
             raise TracingError(
                 f"{self._described} returns a model with the variable {variable.name}, which it did not make: make "
@@ -177,9 +185,9 @@ class TracedVariableModel(PureModel):
         return place
 
     def _unlisted_places(self, variables: Sequence[tf.Variable]) -> list[int]:
-        """The variables that the model's three lists leave out. A client's batches hand their values on.
+        """Places of the variables that the model's three lists leave out. A client's batches hand their values on.
 
-        A `SeedGenerator` without a seed draws other numbers in each graph and step by itself.
+        The state of a `SeedGenerator` without a seed is none: it draws other numbers in each graph and step by itself.
         """
         listed = {place for group in self._places for place in group}
         return [i for i, v in enumerate(variables) if i not in listed and not _is_default_seed_state(v)]
@@ -209,7 +217,7 @@ class TracedVariableModel(PureModel):
     ) -> tuple[BatchOutput, tuple, dict]:
         state = (metrics["local"], metrics.get("unlisted", ()))
         with self._instance(weights.trainable, weights.non_trainable, *state) as (model, unlisted):
-            variables = [_tensorflow(v) for v in model.trainable_variables]
+            variables = [_tensorflow_variable(v) for v in model.trainable_variables]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(variables)
                 output = checked_output(
@@ -247,13 +255,16 @@ class TracedVariableModel(PureModel):
             return model
 
     def _zeros(self, group: int) -> tuple:
+        """Zeros for the variables of a group of `_places`, where their values are not read."""
         return tuple(tf.zeros(*self._shapes[place]) for place in self._places[group])
 
     @contextlib.contextmanager
     def _instance(self, *groups: Sequence[tf.Tensor]) -> Iterator[tuple[VariableModel, list[tf.Variable]]]:
-        """A model in the graph being built, and its variables that are in none of its three lists.
+        """A model made in the graph being built, and its unlisted variables.
 
-        The variables have the given values, where there are some; what `__init__` assigns is undone.
+        Args:
+            groups: values of the variables, in the groups of `_places`; what `__init__` assigns to them is undone.
+                Variables of an empty group keep the values that `__init__` gives them.
         """
         places = [place for group, values in zip(self._places, groups, strict=True) for place in group[: len(values)]]
         values_by_place = dict(zip(places, (tf.convert_to_tensor(v) for values in groups for v in values), strict=True))
@@ -281,7 +292,7 @@ def _is_default_seed_state(variable: tf.Variable) -> bool:
     return private_api_keras.is_seed_state(variable) and is_default_seed(int(variable.numpy()[0]))
 
 
-def _tensorflow(variable: tf.Variable | keras.Variable) -> tf.Variable:
+def _tensorflow_variable(variable: tf.Variable | keras.Variable) -> tf.Variable:
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
@@ -290,9 +301,9 @@ def _name(variable: tf.Variable | keras.Variable) -> str:
 
 
 def _values(variables: Iterable[tf.Variable | keras.Variable]) -> tuple[tf.Tensor, ...]:
-    return tuple(tf.identity(_tensorflow(v)) for v in variables)
+    return tuple(tf.identity(_tensorflow_variable(v)) for v in variables)
 
 
-def _python(method: Callable) -> Callable:
-    """A method that returns functions, which a `tf.function` could not."""
+def _python_function(method: Callable) -> Callable:
+    """The method without a `tf.function` around it, which could not return functions as this method does."""
     return getattr(method, "python_function", method)

@@ -103,6 +103,7 @@ def trace_roles(model: "PureModel", names: Sequence[str] = ()) -> WeightRoles:
         title = "a training step returns other non-trainable weights than the model has"
         raise TypeMismatch(explain(title, returned, held, want_label="the model", have_label="the step"))
     (graph,) = step.module.graphs
+    # For each result the number of the argument that it is, if any: the trainable weights come before the others.
     arguments = unchanged_results(captured_graph(graph, step.module.blob(graph.digest)))
     first = len(weights["trainable"].types)
     assigned = tuple(i for i, argument in enumerate(arguments) if argument != first + i)

@@ -20,7 +20,7 @@ class AttributeSnapshot:
 
     def __init__(self, owner: object) -> None:
         self._attributes = dict(vars(owner))
-        self._contents: list[tuple[Any, Any, list]] = []
+        self._contents: list[tuple[Any, type, list]] = []  # (container, its class of Python's, elements or items)
         seen: set[int] = set()
         pending: list[Any] = [vars(owner)]
         while pending:
@@ -39,13 +39,13 @@ class AttributeSnapshot:
                 pending.append(vars(value))
 
     def restore(self) -> None:
-        """Gives the object and its containers what they had."""
+        """Gives the object and its containers the contents that they had."""
         for value, kind, contents in self._contents:
             kind.clear(value)
             (list.extend if kind is list else kind.update)(value, contents)
 
     def changed_number(self, owner: object) -> str | None:
-        """An attribute that was a number, a string or an array, and is another one now."""
+        """The name of an attribute that was a number, a string or an array, and has another value now; else None."""
         for name, new in vars(owner).items():
             old = self._attributes.get(name, getattr(type(owner), name, None))
             if new is not old and isinstance(old, _NUMBERS) and not np.array_equal(np.asarray(old), np.asarray(new)):
@@ -53,7 +53,7 @@ class AttributeSnapshot:
         return None
 
     def grown_container(self, owner: object) -> str | None:
-        """An attribute that is a container, and has another size now."""
+        """The name of an attribute that is a list, dict or set of another size than it had; else None."""
         sizes = {id(value): (kind, len(contents)) for value, kind, contents in self._contents}
         for name, value in vars(owner).items():
             kind, size = sizes.get(id(value), (None, 0))

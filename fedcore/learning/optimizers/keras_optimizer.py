@@ -48,7 +48,7 @@ _RULES: dict[type, Callable[[float, Any], Optimizer]] = {
 _MULTI_OPTIMIZER = getattr(keras.optimizers, "MultiOptimizer", ())  # since Keras 3.15
 
 _BY_KERAS = ("use_ema", "gradient_accumulation_steps", "loss_scale_factor")
-"""Options of which Keras' own methods take the steps."""
+"""Options with which the Keras optimizer itself takes the steps."""
 
 
 def as_optimizer(
@@ -117,6 +117,7 @@ def as_optimizer(
 
 
 def _as_optimizer(given: OptimizerLike, names: Sequence[str]) -> Optimizer:
+    """`as_optimizer` without the checks of what the caller does with the optimizer."""
     if isinstance(given, Optimizer):
         return given.with_names(names) if names else given
     if isinstance(given, str) or (isinstance(given, Mapping) and "class_name" in given):
@@ -173,6 +174,11 @@ def _call(function: Callable) -> OptimizerLike:
 
 
 def _from_keras(keras_optimizer: keras.optimizers.Optimizer, names: Sequence[str]) -> Optimizer:
+    """A functional optimizer that steps as the Keras one: written anew by `_RULES`, or the object itself, `KerasSteps`.
+
+    Raises:
+        FedcoreError: a wrapper has methods of its own, or exclusions from weight decay need names that weights lack.
+    """
     name = f"keras.optimizers.{type(keras_optimizer).__name__}"
     is_of_keras = private_api_keras.is_as_defined_by_keras(keras_optimizer)
     if isinstance(keras_optimizer, keras.optimizers.LossScaleOptimizer):
@@ -210,7 +216,11 @@ def _from_keras(keras_optimizer: keras.optimizers.Optimizer, names: Sequence[str
 
 
 def _split(multi: Any, names: Sequence[str]) -> Optimizer:
-    """The optimizers of a `MultiOptimizer`, of which each takes the steps of the weights that it is chosen for."""
+    """The optimizers of a `MultiOptimizer`, each of which takes the steps of the weights that it is chosen for.
+
+    Raises:
+        FedcoreError: it has methods of its own, or cannot choose by the names of the weights.
+    """
     if not private_api_keras.is_as_defined_by_keras(multi):
         raise FedcoreError(
             f"{type(multi).__name__} is a MultiOptimizer with methods of its own, which are not called\n"
@@ -219,7 +229,7 @@ def _split(multi: Any, names: Sequence[str]) -> Optimizer:
     if not names:
         raise FedcoreError("MultiOptimizer chooses by names of weights, but the weights of this model have no names")
     choose = private_api_keras.optimizer_choice(multi)
-    chosen: dict[int, tuple[keras.optimizers.Optimizer, list[int]]] = {}
+    chosen: dict[int, tuple[keras.optimizers.Optimizer, list[int]]] = {}  # by identity: (optimizer, places of weights)
     for place, path in enumerate(names):
         try:
             optimizer = choose(types.SimpleNamespace(path=path, name=path.rpartition("/")[2]))
@@ -239,8 +249,9 @@ def _split(multi: Any, names: Sequence[str]) -> Optimizer:
     )
 
 
-def _clipping(given: keras.optimizers.Optimizer) -> Callable[[tuple], tuple] | None:
-    norm, total, value = given.clipnorm, given.global_clipnorm, given.clipvalue
+def _clipping(optimizer: keras.optimizers.Optimizer) -> Callable[[tuple], tuple] | None:
+    """The function by which a Keras optimizer clips its gradients; None if it does not clip them."""
+    norm, total, value = optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue
     if norm and norm > 0:  # Keras clips by positive bounds only
         return lambda gradients: tuple(tf.clip_by_norm(g, norm) for g in gradients)
     if total and total > 0:

@@ -1,16 +1,16 @@
 """Loss scaling: gradients of a loss that is large enough for float16."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import tensorflow as tf
 
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.learning.optimizers.optimizer import Optimizer, with_inner_names
+from fedcore.learning.optimizers.optimizer import Optimizer, WrappedOptimizer
 from fedcore.scalars import real_number, whole_number
 
 
-class LossScaled(Optimizer):
+class LossScaled(WrappedOptimizer):
     """Scales the loss, divides its gradients by the scale, and gives them to another optimizer.
 
     Gradients that are not finite change no weight, and halve the scale; after `growth_steps` steps in a row whose
@@ -30,17 +30,10 @@ class LossScaled(Optimizer):
     scales_loss = True
 
     def __init__(self, inner: Optimizer, initial_scale: float, growth_steps: int) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.averages_weights = inner.averages_weights
         self.initial_scale = real_number("initial_scale", initial_scale, above=0)
         self.growth_steps = whole_number("dynamic_growth_steps", growth_steps, at_least=1)
-
-    def with_names(self, names: Sequence[str]) -> Optimizer:
-        return with_inner_names(self, names)
-
-    @property
-    def hyperparameters(self) -> Mapping[str, float]:
-        return self.inner.hyperparameters
 
     def get_hparams(self, state: dict) -> OrderedDict:
         return self.inner.get_hparams(state["inner"])
@@ -61,12 +54,12 @@ class LossScaled(Optimizer):
     def next(self, state: dict, weights: TensorStructure, gradients: TensorStructure) -> tuple[dict, TensorStructure]:
         scale = state["loss_scale"]
         flat = [None if g is None else tf.convert_to_tensor(g) for g in tf.nest.flatten(gradients)]
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in flat if g is not None] or [True])
+        is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in flat if g is not None] or [True])
         unscaled = [None if g is None else g / tf.cast(scale, g.dtype) for g in flat]
-        step = self.inner.next(state["inner"], weights, tf.nest.pack_sequence_as(gradients, unscaled))
-        no_step = (state["inner"], weights)
-        inner, moved = tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), step, no_step)
-        grows = finite & (state["finite_steps"] == self.growth_steps - 1)
-        finite_steps = tf.where(finite & ~grows, state["finite_steps"] + 1, 0)
-        factor = tf.where(finite, tf.where(grows, 2.0, 1.0), 0.5)
+        after = self.inner.next(state["inner"], weights, tf.nest.pack_sequence_as(gradients, unscaled))
+        before = (state["inner"], weights)
+        inner, moved = tf.nest.map_structure(lambda new, old: tf.where(is_finite, new, old), after, before)
+        doubles = is_finite & (state["finite_steps"] == self.growth_steps - 1)
+        finite_steps = tf.where(is_finite & ~doubles, state["finite_steps"] + 1, 0)
+        factor = tf.where(is_finite, tf.where(doubles, 2.0, 1.0), 0.5)
         return {"loss_scale": scale * factor, "finite_steps": finite_steps, "inner": inner}, moved

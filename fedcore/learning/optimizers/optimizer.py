@@ -98,14 +98,17 @@ class Optimizer(abc.ABC):
 
 
 class LeafwiseOptimizer(Optimizer):
-    """An optimizer that changes each weight by itself: a subclass says what it keeps for one, and one step.
+    """An optimizer whose step changes each weight by itself; a subclass has `slots` and `step` of one weight.
 
     The state is `<hyperparameters…,[step=int64,]slots…>`; a slot is nested as the weights are. A weight whose gradient
     is None stays, with its slots.
     """
 
     counts_steps = False
+    """Whether the state has the number of steps."""
+
     has_slots = True
+    """Whether there are slots for each weight."""
 
     def __init__(self, **hyperparameters: float) -> None:
         self._hyperparameters = {name: real_number(name, value, at_least=0) for name, value in hyperparameters.items()}
@@ -135,7 +138,10 @@ class LeafwiseOptimizer(Optimizer):
             state["step"] = tf.constant(0, tf.int64)
         slots = [self.slots(_tensor(w)) for w in tf.nest.flatten(specs)] if self.has_slots else []
         names = slots[0] if slots else ()
-        return {**state, **{name: tf.nest.pack_sequence_as(specs, [k[name] for k in slots]) for name in names}}
+        return {
+            **state,
+            **{name: tf.nest.pack_sequence_as(specs, [of_one[name] for of_one in slots]) for name in names},
+        }
 
     def next(self, state: dict, weights: TensorStructure, gradients: TensorStructure) -> tuple[dict, TensorStructure]:
         new_state = dict(state)
@@ -151,8 +157,8 @@ class LeafwiseOptimizer(Optimizer):
                 continue
             hparams = {n: tf.cast(state[n], weight.dtype) for n in self._hyperparameters}
             gradient = tf.cast(tf.convert_to_tensor(gradient), weight.dtype)
-            new_slots, new = self.step(hparams, step, {n: slots[n][i] for n in names}, weight, gradient)
-            moved.append(new)
+            new_slots, new_weight = self.step(hparams, step, {n: slots[n][i] for n in names}, weight, gradient)
+            moved.append(new_weight)
             for n in names:
                 slots[n][i] = new_slots[n]
         new_state |= {n: tf.nest.pack_sequence_as(state[n], slots[n]) for n in names}
@@ -196,14 +202,15 @@ def optional_momentum(value: float | None) -> dict[str, float]:
 
 
 def _tensor(weight: tf.Tensor | tf.TensorSpec) -> tf.Tensor:
+    """The weight; zeros in the place of a spec."""
     return tf.zeros(weight.shape, weight.dtype) if isinstance(weight, tf.TensorSpec) else tf.convert_to_tensor(weight)
 
 
 def pairs(weights: TensorStructure, gradients: TensorStructure) -> list[tuple]:
-    """Each weight with its gradient or None.
+    """(weight, its gradient or None) for each weight, flat.
 
     Raises:
-        FedcoreError: there are not as many.
+        FedcoreError: there are other numbers of them, or a gradient has another shape than its weight.
     """
     flat, flat_gradients = tf.nest.flatten(weights), tf.nest.flatten(gradients)
     if len(flat) != len(flat_gradients):
@@ -218,16 +225,19 @@ def pairs(weights: TensorStructure, gradients: TensorStructure) -> list[tuple]:
     return matched
 
 
-def without_bias(average: float, step: tf.Tensor) -> tf.Tensor:
-    """1 - average^step, as float32: the total weight, after so many steps, in a moving average that starts from zero.
+def without_bias(share: float, step: tf.Tensor) -> tf.Tensor:
+    """1 - share^step, as float32: the total weight, after so many steps, in a moving average that starts from zero.
 
-    Written with expm1, since the difference of numbers near 1 would have an error of 6e-8 / (1 - average).
+    Written with expm1, since the difference of numbers near 1 would have an error of 6e-8 / (1 - share).
+
+    Args:
+        share: what the average keeps in a step, see `kept_share`.
     """
-    return -tf.math.expm1(step * math.log(average)) if average else tf.ones_like(step)
+    return -tf.math.expm1(step * math.log(share)) if share else tf.ones_like(step)
 
 
 def with_inner_names(optimizer: Any, names: Sequence[str]) -> Any:
-    """An optimizer that wraps another, `inner`, of weights with these names."""
+    """A copy of an optimizer that wraps another, `inner`, whose `inner` takes weights with these names."""
     wrapper = copy.copy(optimizer)
     wrapper.inner = optimizer.inner.with_names(names)
     return wrapper
