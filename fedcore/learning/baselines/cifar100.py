@@ -114,6 +114,12 @@ def create_image_classification_task(
 
 
 def _image(image: tf.Tensor, crop: tuple[int, int, int], distorts: bool) -> tf.Tensor:
+    """The cropped and standardized image.
+
+    Args:
+        crop: (height, width, channels).
+        distorts: whether the crop is at a random place, and flipped by chance; else it is the middle.
+    """
     image = tf.cast(image, tf.float32)
     if distorts:
         image = tf.image.random_flip_left_right(tf.image.random_crop(image, crop))
@@ -123,7 +129,12 @@ def _image(image: tf.Tensor, crop: tuple[int, int, int], distorts: bool) -> tf.T
 
 
 def _resnet(shape: tuple[int, int, int], stages: tuple[int, ...], bottlenecks: bool) -> keras.Model:
-    """A residual network whose blocks normalize before they convolve."""
+    """A residual network whose blocks normalize before they convolve.
+
+    Args:
+        shape: of an image.
+        stages, bottlenecks: the number of blocks of each stage and their kind, an entry of `_BLOCKS`.
+    """
     inputs = keras.Input(shape)
     x = _normalize_and_activate(_convolution(inputs, 64, 7, 2))
     x = keras.layers.MaxPooling2D(3, 2, padding="same")(x)
@@ -135,14 +146,15 @@ def _resnet(shape: tuple[int, int, int], stages: tuple[int, ...], bottlenecks: b
 
 
 def _block(x: keras.KerasTensor, filters: int, stride: int, bottleneck: bool) -> keras.KerasTensor:
+    """A residual block: two convolutions, or three of a bottleneck, beside a shortcut."""
     width = filters * 4 if bottleneck else filters
-    short = x
+    shortcut = x
     if stride > 1 or x.shape[-1] != width:
-        short = keras.layers.GroupNormalization()(_convolution(x, width, 1, stride))
+        shortcut = keras.layers.GroupNormalization()(_convolution(x, width, 1, stride))
     plain = ((filters, 3, stride), (width, 3, 1))
-    for size in ((filters, 1, stride), (filters, 3, 1), (width, 1, 1)) if bottleneck else plain:
-        x = _convolution(_normalize_and_activate(x), *size)
-    return keras.layers.add([short, x])
+    for convolution in ((filters, 1, stride), (filters, 3, 1), (width, 1, 1)) if bottleneck else plain:
+        x = _convolution(_normalize_and_activate(x), *convolution)
+    return keras.layers.add([shortcut, x])
 
 
 def _normalize_and_activate(x: keras.KerasTensor) -> keras.KerasTensor:

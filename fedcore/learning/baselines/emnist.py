@@ -207,10 +207,10 @@ def _two_hidden_layers(classes: int, start: _Initializers) -> keras.Model:
 
 
 def _autoencoder() -> keras.Model:
-    sizes = {"sigmoid": (1000, 500, 250), "linear": (30,)}
-    layers = [keras.layers.Dense(n, activation=kind) for kind, numbers in sizes.items() for n in numbers]
-    back = [keras.layers.Dense(n, activation="sigmoid") for n in (250, 500, 1000, 784)]
-    return keras.Sequential([keras.Input((784,)), *layers, *back])
+    encoder = [keras.layers.Dense(units, activation="sigmoid") for units in (1000, 500, 250)]
+    code = keras.layers.Dense(30, activation="linear")
+    decoder = [keras.layers.Dense(units, activation="sigmoid") for units in (250, 500, 1000, 784)]
+    return keras.Sequential([keras.Input((784,)), *encoder, code, *decoder])
 
 
 _MODELS = {

@@ -65,8 +65,9 @@ def create_tag_prediction_task(
                 text = tf.strings.join([example["tokens"], example["title"]], separator=" ")
                 word_ids = word_table.lookup(tf.strings.split(text))
                 counts = tf.reduce_sum(tf.one_hot(word_ids, len(words)), 0)
-                marked = tf.one_hot(tag_table.lookup(tf.strings.split(example["tags"], "|")), len(tags))
-                return tf.math.divide_no_nan(counts, tf.reduce_sum(counts)), tf.reduce_sum(marked, 0)
+                tag_ids = tag_table.lookup(tf.strings.split(example["tags"], "|"))
+                has_tag = tf.reduce_sum(tf.one_hot(tag_ids, len(tags)), 0)
+                return tf.math.divide_no_nan(counts, tf.reduce_sum(counts)), has_tag
 
             return spec.elements_of(dataset, _SHUFFLE_BUFFER).map(shares_and_tags).batch(spec.batch_size)
 
@@ -159,7 +160,7 @@ def create_word_prediction_task(
 def _data_and_words(
     size: int, cache_dir: str | os.PathLike | None, synthetic: bool
 ) -> tuple[tuple[ClientData, ...], list[str]]:
-    """The training, held-out and test data, and the most frequent words."""
+    """((training, held-out and test data), the `size` most frequent words)."""
     if synthetic:
         return (stackoverflow.get_synthetic(),) * 3, list(stackoverflow.get_synthetic_word_counts())[:size]
     return stackoverflow.load_data(cache_dir), list(stackoverflow.load_word_counts(cache_dir, size))
@@ -176,7 +177,7 @@ def _datasets(
 
 
 def _table(words: list[str], buckets: int) -> tf.lookup.StaticVocabularyTable:
-    """Word -> its position, or a bucket after the last one."""
+    """A table from a word to its position in the list; from an unknown word to a bucket after the last position."""
     positions = tf.lookup.KeyValueTensorInitializer(words, tf.range(len(words), dtype=tf.int64))
     return tf.lookup.StaticVocabularyTable(positions, num_oov_buckets=buckets)
 

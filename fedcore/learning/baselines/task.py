@@ -16,7 +16,7 @@ Data: TypeAlias = ClientData | tf.data.Dataset
 Preprocess: TypeAlias = Callable[[tf.data.Dataset], tf.data.Dataset]
 
 
-def _at_least_one(spec: object, field: "attrs.Attribute", value: object) -> None:
+def _check_at_least_one(spec: object, field: "attrs.Attribute", value: object) -> None:
     if value is not None:
         whole_number(field.name, value, at_least=1)
 
@@ -37,10 +37,10 @@ class ClientSpec:
         True
     """
 
-    num_epochs: int = attrs.field(validator=_at_least_one)
-    batch_size: int = attrs.field(validator=_at_least_one)
-    max_elements: int | None = attrs.field(default=None, validator=_at_least_one)
-    shuffle_buffer_size: int | None = attrs.field(default=None, validator=_at_least_one)
+    num_epochs: int = attrs.field(validator=_check_at_least_one)
+    batch_size: int = attrs.field(validator=_check_at_least_one)
+    max_elements: int | None = attrs.field(default=None, validator=_check_at_least_one)
+    shuffle_buffer_size: int | None = attrs.field(default=None, validator=_check_at_least_one)
 
     def elements_of(
         self, dataset: tf.data.Dataset, shuffle_buffer_size: int, seed: int | None = None
@@ -172,6 +172,11 @@ class BaselineTask:
 
 
 def _element_type(role: str, data: Any) -> TensorStructure:
+    """The element spec of test or validation data.
+
+    Raises:
+        TypeMismatch: it is no data; the message calls it `role`.
+    """
     if isinstance(data, ClientData):
         return data.element_type_structure
     if isinstance(data, tf.data.Dataset):

@@ -27,18 +27,25 @@ from fedcore.types import Type, member_of
 
 
 def _aggregator(metric_finalizers: Any, body: Callable) -> Callable:
-    """The aggregator whose sum of states and metrics are `body(client states, finalizer)`."""
+    """Builds an aggregator, in one of the two forms of this module.
+
+    Args:
+        metric_finalizers: a model or finalizers.
+        body: (client states, the computation S -> M of the finalizers) -> (their sum, metrics), both at the server.
+    Raises:
+        TypeMismatch: `metric_finalizers` is neither.
+    """
     check_finalizers(metric_finalizers)
 
-    def both(client_states: Value) -> tuple[Value, Value]:
+    def add_and_finalize(client_states: Value) -> tuple[Value, Value]:
         return body(client_states, finalizer(metric_finalizers, member_of(client_states.type)))
 
     if is_model(metric_finalizers):
-        return both
+        return add_and_finalize
 
     @federated_computation
     def aggregate_metrics(client_states: Value) -> Value:
-        return both(client_states)[1]
+        return add_and_finalize(client_states)[1]
 
     return aggregate_metrics
 
@@ -174,14 +181,15 @@ def add_client_quantiles(
     if not quantiles or max(quantiles) > 1:
         raise InvalidValue(f"quantiles are between 0 and 1, not {quantiles!r}")
 
-    def one(rows: tf.Tensor) -> tf.Tensor:
+    def quantiles_of(rows: tf.Tensor) -> tf.Tensor:
+        """The quantiles of the numbers of one metric, without NaN; NaN for no numbers."""
         values = tf.sort(tf.boolean_mask(rows, ~tf.math.is_nan(rows)))
         count = tf.size(values)
-        at = tf.constant(quantiles, tf.float32) * tf.cast(tf.maximum(count - 1, 0), tf.float32)
-        low = tf.cast(tf.floor(at), tf.int32)
-        padded = tf.concat([values, tf.fill([2], float("nan"))], 0)
+        positions = tf.constant(quantiles, tf.float32) * tf.cast(tf.maximum(count - 1, 0), tf.float32)
+        low = tf.cast(tf.floor(positions), tf.int32)
+        padded = tf.concat([values, [np.nan]], 0)  # for no values
         high = tf.minimum(low + 1, tf.maximum(count - 1, 0))
-        share = at - tf.floor(at)
+        share = positions - tf.floor(positions)
         below, above = tf.gather(padded, low), tf.gather(padded, high)
         return tf.where(share > 0, below * (1 - share) + above * share, below)
 
@@ -191,6 +199,7 @@ def add_client_quantiles(
         def aggregate(client_states: Value) -> tuple[Value, Value]:
             @tf_computation(member_of(client_states.type))
             def scalars(state: dict) -> dict[str, tf.Tensor]:
+                """A client's scalar metrics by name; NaN for those that are left out, see `add_client_quantiles`."""
                 metrics = model.finalize_metrics(state)
                 numbers = {n: tf.cast(v, tf.float32) for n, v in metrics.items() if tf.convert_to_tensor(v).shape == ()}
                 not_finite = numbers.get(NON_FINITE_CLIENTS, 0.0) > 0
@@ -201,7 +210,9 @@ def add_client_quantiles(
             total, metrics = aggregate_inner(client_states)
             values: Any = federated_map(scalars, client_states)
             row = values.type.member
-            report = tf_computation(rows_type(row))(lambda rows: {name: one(column) for name, column in rows.items()})
+            report = tf_computation(rows_type(row))(
+                lambda rows: {name: quantiles_of(column) for name, column in rows.items()}
+            )
             by_name = {name: metrics[name] for name in metrics.type.member.names}
             return total, federated_zip({**by_name, "per_client": gather_rows(values, row, report)})
 

@@ -65,5 +65,6 @@ class FinalizeThenSampleFactory:
 
 
 def _is_not_finite(metric: tf.Tensor) -> tf.Tensor:
+    """1 for a metric with a NaN or an infinity, else 0: an int32, which clients' counts add up."""
     finite = tf.reduce_all(tf.math.is_finite(metric)) if metric.dtype.is_floating else tf.constant(True)
     return tf.cast(~finite, tf.int32)

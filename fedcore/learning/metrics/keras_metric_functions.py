@@ -93,6 +93,7 @@ def create_functional_metric_fns(metrics_constructor: Any) -> tuple[Callable, Ca
         starts = {name: [v.numpy() for v in metric.variables] for name, metric in by_name.items()}
 
     def each(fn: Callable, *states: TensorStructure) -> TensorStructure:
+        """`fn(name, *states of the metric)` for each metric, in a dict by name; of a single metric the result alone."""
         if by_name is not metrics:
             return fn("", *states)
         return {name: fn(name, *(state[name] for state in states)) for name in by_name}
@@ -139,11 +140,8 @@ def _check_takes_predictions(metric: keras.metrics.Metric) -> None:
 
 
 def _metric(metric_or_fn: Any) -> keras.metrics.Metric:
-    metric = (
-        metric_or_fn()
-        if callable(metric_or_fn) and not isinstance(metric_or_fn, keras.metrics.Metric)
-        else metric_or_fn
-    )
+    makes_metric = callable(metric_or_fn) and not isinstance(metric_or_fn, keras.metrics.Metric)
+    metric = metric_or_fn() if makes_metric else metric_or_fn
     if not isinstance(metric, keras.metrics.Metric):
         raise TypeMismatch(f"a metric is a keras.metrics.Metric or a function that makes one, not {brief(metric)}")
     return metric

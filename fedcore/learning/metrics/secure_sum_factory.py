@@ -14,7 +14,7 @@ from fedcore.scalars import real_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import StructType, StructWithPythonType, TensorType, Type
 
-_LARGEST = 2**20 - 1
+_LARGEST = 2**20 - 1  # TFF's default bound
 
 
 def create_default_secure_sum_quantization_ranges(
@@ -95,41 +95,47 @@ class SecureSumFactory(UnweightedAggregationFactory):
 
     def create(self, local_unfinalized_metrics_type: Type) -> AggregationProcess:
         default = create_default_secure_sum_quantization_ranges(local_unfinalized_metrics_type)
-        return _process(local_unfinalized_metrics_type, self._ranges, default)
+        return _sum_process(local_unfinalized_metrics_type, self._ranges, default)
 
 
 def secure_sum_of_ranges(value_type: Type, ranges: Mapping | None, bound: float) -> AggregationProcess:
     """The process of a `SecureSumFactory` whose default range is -bound to bound."""
-    return _process(value_type, ranges, create_default_secure_sum_quantization_ranges(value_type, -bound, bound, False))
+    return _sum_process(
+        value_type, ranges, create_default_secure_sum_quantization_ranges(value_type, -bound, bound, False)
+    )
 
 
-def _process(value_type: Type, ranges: Mapping | None, default: Any) -> AggregationProcess:
-    """Adds the tensors of one dtype and range by one secure sum; `ranges` and `default` are those of `_walk`."""
-    groups: dict[str, list[tuple[tuple, TensorType]]] = {}  # by the key of a sum, the paths and types of its tensors
+def _sum_process(value_type: Type, ranges: Mapping | None, default: Any) -> AggregationProcess:
+    """The process that adds the tensors of one dtype and range by one secure sum.
+
+    Args:
+        ranges, default: those of `_visit_ranges`.
+    """
+    groups: dict[str, list[tuple[tuple[int, ...], TensorType]]] = {}  # by the key of a sum (path, type) of its tensors
     factories: dict[str, UnweightedAggregationFactory] = {}
 
-    def place(
-        at: tuple, leaf: TensorType, lower: float | None, upper: float | PrivateQuantileEstimationProcess
+    def add_to_group(
+        path: tuple, leaf: TensorType, lower: float | None, upper: float | PrivateQuantileEstimationProcess
     ) -> None:
         is_estimated = hasattr(upper, "report")
         key = f"{lower}/{'default_estimation_process' if is_estimated else upper}/{leaf.dtype}"
-        groups.setdefault(key, []).append((at, leaf))
+        groups.setdefault(key, []).append((path, leaf))
         factories[key] = SecureSumOfOneRange(upper_bound_threshold=upper, lower_bound_threshold=lower)
 
-    _walk(value_type, ranges, default, place)
+    _visit_ranges(value_type, ranges, default, add_to_group)
     sums = {
-        key: factories[key].create(StructType([(_label(value_type, at), t) for at, t in places]))
-        for key, places in groups.items()
+        key: factories[key].create(StructType([(_label(value_type, path), t) for path, t in tensors]))
+        for key, tensors in groups.items()
     }
 
     def group(value: Value) -> dict[str, dict[str, Value]]:
-        return {
-            key: {_label(value_type, at): _element(value, at) for at, _ in places} for key, places in groups.items()
-        }
+        """The tensors of a client's states, by the key of their sum and by label."""
+        return {key: {_label(value_type, p): _element(value, p) for p, _ in tensors} for key, tensors in groups.items()}
 
     def ungroup(totals: Value) -> Any:
-        by_place = {at: totals[key][i] for key, places in groups.items() for i, (at, _) in enumerate(places)}
-        return _pack(value_type, by_place)
+        """The sums of all groups in the structure of the states."""
+        by_path = {path: totals[key][i] for key, tensors in groups.items() for i, (path, _) in enumerate(tensors)}
+        return _pack(value_type, by_path)
 
     @federated_computation
     def initialize() -> Value:
@@ -158,24 +164,24 @@ def _map_leaves(type_: Type, fn: Callable[[str, TensorType], Any], path: str = "
     return {name: _map_leaves(element, fn, f"{path}.{name}") for name, element in type_.elements}
 
 
-def _walk(type_: Type, ranges: Any, default: Any, place: Callable, at: tuple[int, ...] = ()) -> None:
-    """Calls `place(at, leaf, lower, upper)` for each tensor of a type, with its path, its type and its range.
+def _visit_ranges(type_: Type, ranges: Any, default: Any, visit: Callable, path: tuple[int, ...] = ()) -> None:
+    """Calls `visit(path, leaf, lower, upper)` for each tensor of a type, with its path, its type and its range.
 
     Args:
         ranges: the user's ranges in the structure of the type; None, for the whole or a part, takes the default.
         default: the ranges of `create_default_secure_sum_quantization_ranges`: pairs in dicts and lists.
-        at: the path of `type_`: positions of elements from the outermost struct.
+        path: that of `type_`: positions of elements from the outermost struct.
     """
     if isinstance(type_, StructType):
         keys: Sequence = list(range(len(type_))) if isinstance(default, list) else list(default)
-        chosen = _chosen(ranges, keys, type_)
+        by_key = _ranges_by_key(ranges, keys, type_)
         for i, key in enumerate(keys):
-            _walk(type_.types[i], chosen.get(key), default[key], place, (*at, i))
+            _visit_ranges(type_.types[i], by_key.get(key), default[key], visit, (*path, i))
         return
-    place(at, type_, *(default if ranges is None else _pair(ranges, type_)))
+    visit(path, type_, *(default if ranges is None else _pair(ranges, type_)))
 
 
-def _chosen(ranges: Any, keys: Sequence, type_: Type) -> Mapping:
+def _ranges_by_key(ranges: Any, keys: Sequence, type_: Type) -> Mapping:
     """The user's ranges of a struct's elements by key; keys without a range are missing.
 
     Raises:
@@ -195,16 +201,16 @@ def _pair(bounds: Any, leaf: Type) -> tuple:
     raise error(f"metric_value_ranges has a pair (lower, upper) for each tensor, not {brief(bounds)} for {leaf}")
 
 
-def _element(value: Value, at: tuple[int, ...]) -> Value:
-    for i in at:
+def _element(value: Value, path: tuple[int, ...]) -> Value:
+    for i in path:
         value = value[i]
     return value
 
 
-def _label(type_: Type, at: tuple[int, ...]) -> str:
+def _label(type_: Type, path: tuple[int, ...]) -> str:
     """The name of a tensor for people, `metric accuracy 0` for the first of the accuracy's; no two are equal."""
     names = ["metric"]
-    for i in at:
+    for i in path:
         assert isinstance(type_, StructType)
         if type_.names[i] is not None or len(type_) > 1:
             names.append(type_.names[i] or str(i))
@@ -212,11 +218,11 @@ def _label(type_: Type, at: tuple[int, ...]) -> str:
     return " ".join(names)
 
 
-def _pack(type_: Type, by_place: Mapping, at: tuple[int, ...] = ()) -> Any:
-    """The elements in the structure of the type."""
+def _pack(type_: Type, by_path: Mapping, path: tuple[int, ...] = ()) -> Any:
+    """The tensors in the structure of `type_`, which is at `path` of the whole type."""
     if not isinstance(type_, StructType):
-        return by_place[at]
-    elements = [_pack(element, by_place, (*at, i)) for i, element in enumerate(type_.types)]
+        return by_path[path]
+    elements = [_pack(element, by_path, (*path, i)) for i, element in enumerate(type_.types)]
     if None not in type_.names:
         return dict(zip(type_.names, elements, strict=True))
     is_list = isinstance(type_, StructWithPythonType) and type_.container == "list"

@@ -52,17 +52,15 @@ class SumThenFinalizeFactory(UnweightedAggregationFactory):
 
     def create(self, local_unfinalized_metrics_type: Type) -> AggregationProcess:
         value_type = local_unfinalized_metrics_type
-        finalize, sums = (
-            finalizer(self._finalizers, value_type),
-            self._inner.create(value_type),
-        )
+        finalize = finalizer(self._finalizers, value_type)
+        sums = self._inner.create(value_type)
         initial = self._initial
 
         @tf_computation(value_type)
         def start(zeros: TensorStructure) -> TensorStructure:
             """The total before the first round: the user's initial value in the types of the zeros, or the zeros."""
             try:
-                return zeros if initial is None else tf.nest.map_structure(_cast, zeros, initial)
+                return zeros if initial is None else tf.nest.map_structure(_cast_like, zeros, initial)
             except (TypeError, ValueError) as error:
                 raise TypeMismatch(
                     f"initial_unfinalized_metrics {brief(initial)} has another structure than {value_type}"
@@ -81,5 +79,5 @@ class SumThenFinalizeFactory(UnweightedAggregationFactory):
         return aggregation_process(initialize, value_type, None, body, "unfinalized_metrics")
 
 
-def _cast(zero: tf.Tensor, value: ArrayLike) -> tf.Tensor:
+def _cast_like(zero: tf.Tensor, value: ArrayLike) -> tf.Tensor:
     return tf.ensure_shape(tf.cast(value, zero.dtype), zero.shape)

@@ -86,7 +86,7 @@ def _folder(path: str | os.PathLike) -> Path:
 
 
 def _pack(parts: dict[str, bytes]) -> bytes:
-    """Equal parts give equal bytes."""
+    """The bytes of the file; equal for equal parts, since `ZipInfo` has a fixed time."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as file:
         for name, data in parts.items():
@@ -95,7 +95,7 @@ def _pack(parts: dict[str, bytes]) -> bytes:
 
 
 def _unpack(path: Path) -> dict[str, bytes]:
-    """The parts by name.
+    """The parts of a file by name.
 
     Raises:
         FedcoreError: the file holds something else.
@@ -134,15 +134,20 @@ def _start(model: PureModel, weights: ModelWeights | None) -> Computation:
 
 
 def _computations(model: PureModel, weights: ModelWeights | None, inputs: Type) -> dict[str, Computation]:
+    """The computations of `_PARTS` by name, over weights as tuples.
+
+    Raises:
+        InvalidValue: weights of the model have constraints.
+    """
     if any(model.trainable_constraints):
         raise InvalidValue(
             "fc.learning.models.save keeps no constraints of weights, which training the saved model would leave out\n"
             "  fix: keras_model.save(path), and from_keras_model of keras.models.load_model(path)"
         )
     batch = model.batch_type
-    weights_of = _start(model, weights)
-    start = tf_computation(lambda: model.initial_metrics())
-    weights_type, metrics = weights_of.type_signature.result, start.type_signature.result
+    initial_weights = _start(model, weights)
+    initial_metrics = tf_computation(lambda: model.initial_metrics())
+    weights_type, metrics = initial_weights.type_signature.result, initial_metrics.type_signature.result
 
     @tf_computation(weights_type, metrics, batch)
     def train(weights: tuple, metrics: dict, batch: TensorStructure) -> tuple:
@@ -169,16 +174,17 @@ def _computations(model: PureModel, weights: ModelWeights | None, inputs: Type) 
     def predict_training(weights: tuple, x: TensorStructure) -> TensorStructure:
         return model.predict_on_batch(ModelWeights(*weights), x, training=True)
 
-    parts = (weights_of, start, train, evaluate, report, finalize, predict, predict_training)
+    parts = (initial_weights, initial_metrics, train, evaluate, report, finalize, predict, predict_training)
     return dict(zip(_PARTS, parts, strict=True))
 
 
 def _parts_of(weights: ModelWeights) -> tuple:
-    """A tuple, since a process that loads it may not know the class."""
+    """The weights as a tuple, since a process that loads the file may not know the class `ModelWeights`."""
     return tuple(weights.trainable), tuple(weights.non_trainable)
 
 
 def _output_parts(output: BatchOutput) -> tuple:
+    """(loss, predictions, number of examples); () in the place of no predictions, since None has no type."""
     return output.loss, () if output.predictions is None else output.predictions, output.num_examples
 
 
@@ -248,6 +254,8 @@ def load_functional_model(path: str | os.PathLike, trusted: bool = False) -> Pur
 
 
 class _LoadedModel(HoldsVariables):
+    """A model of the computations that `_computations` makes."""
+
     def __init__(self, parts: dict[str, Computation]) -> None:
         self._parts: dict[str, Any] = parts
         self.batch_type = parts["train"].module.main.parameters[2].type

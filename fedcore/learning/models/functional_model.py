@@ -25,7 +25,7 @@ from fedcore.types import StructType, TensorType, Type, leaves, map_tensors, to_
 BATCH_PARTS = ("x", "y", "sample_weight")
 _UPDATE_BY_LABELS = 4  # parameters: state, labels, batch_output, sample_weight
 _LOSS_PARAMETERS = (("output", "label"), ("y_pred", "y_true"))
-_ORDINARY = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _NO_METRICS: tuple[Callable, Callable, Callable] = (dict, lambda state, batch, output: state, lambda state: {})
 
 
@@ -95,7 +95,7 @@ class FunctionalModel(HoldsVariables):
         return _loss_of(self._loss, output, label, sample_weight)
 
     def _forward_by_loss(self, weights: ModelWeights, batch: TensorStructure, training: bool) -> BatchOutput:
-        x, *labels_and_weights = _parts(batch)
+        x, *labels_and_weights = batch_parts(batch)
         predictions = self.predict_on_batch(weights, x, training)
         examples = tf.shape(tf.nest.flatten(predictions)[0])[0]
         return BatchOutput(self.loss(predictions, *labels_and_weights), predictions, examples)
@@ -124,11 +124,12 @@ class FunctionalModel(HoldsVariables):
         return convert_function(self._predict)(weights, x, training)
 
     def _next_metrics(self, state: dict, batch: TensorStructure, output: BatchOutput) -> dict:
+        """The state of the metrics of `metrics_fns` after one more batch."""
         if not self._updates_by_labels:
             return convert_function(self._update_metrics)(state, batch, output)
-        _, labels, *weight = _parts(batch)
-        weighted = dict(zip(("sample_weight",), weight, strict=False))
-        return convert_function(self._update_metrics)(state, labels, output, **weighted)
+        _, labels, *sample_weight = batch_parts(batch)
+        weights = {"sample_weight": sample_weight[0]} if sample_weight else {}
+        return convert_function(self._update_metrics)(state, labels, output, **weights)
 
     def initialize_metrics_state(self) -> Any:
         """The state that the metrics of `metrics_fns` start from."""
@@ -150,9 +151,9 @@ class FunctionalModel(HoldsVariables):
         return finalized_metrics(without, convert_function(self._finalize_metrics)(own))
 
 
-def _parts(batch: Mapping[str, TensorStructure] | Sequence[TensorStructure]) -> list:
-    """A batch's inputs, labels and, where there are any, sample weights."""
-    return list(batch.values() if isinstance(batch, Mapping) else batch)
+def batch_parts(batch: Mapping[str, TensorStructure] | Sequence[TensorStructure]) -> list:
+    """A batch's inputs, labels and, where there are any, sample weights; those of a dict by name, in any order."""
+    return [batch[name] for name in BATCH_PARTS[: len(batch)]] if isinstance(batch, Mapping) else list(batch)
 
 
 def batch_type(input_spec: TensorStructure | Type) -> StructType:
@@ -223,23 +224,24 @@ def checked_output(output: Any, who: Callable) -> BatchOutput:
 def _loss_of(
     loss: Callable, output: TensorStructure, label: TensorStructure, sample_weight: tf.Tensor | None
 ) -> tf.Tensor:
-    """Calls a user's loss: by name where its parameters have one of the pairs of `_LOSS_PARAMETERS`, else by position.
+    """Calls a user's loss: by name, if its parameters have a pair of names of `_LOSS_PARAMETERS`; else by position.
 
     Raises:
         TracingError: there are sample weights, and the loss takes none.
     """
     parameters = inspect.signature(loss).parameters
     pair = next((names for names in _LOSS_PARAMETERS if set(names) <= parameters.keys()), ())
-    third = next((p for p in parameters.values() if p.name not in (pair or tuple(parameters)[:2])), None)
+    weight_parameter = next((p for p in parameters.values() if p.name not in (pair or tuple(parameters)[:2])), None)
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
-    if sample_weight is not None and third is None and not variadic:
+    if sample_weight is not None and weight_parameter is None and not variadic:
         raise TracingError(
             f"{describe(loss)} takes no sample_weight, but batches have some: give it a third parameter, "
             "sample_weight=None"
         )
-    wants_weight = third is not None and third.default is third.empty and third.kind in _ORDINARY
-    weight = (sample_weight,) if sample_weight is not None or wants_weight else ()
+    named = weight_parameter if weight_parameter is not None and weight_parameter.kind in _BY_NAME else None
+    needs_weight = named is not None and named.default is named.empty
+    weight = (sample_weight,) if sample_weight is not None or needs_weight else ()
     if not pair:
         return convert_function(loss)(output, label, *weight)
-    name = third.name if third is not None and third.kind in _ORDINARY else "sample_weight"
+    name = "sample_weight" if named is None else named.name
     return convert_function(loss)(**dict(zip((*pair, name), (output, label, *weight), strict=False)))

@@ -19,7 +19,7 @@ from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.graphs.tensors.values import elements_of
 from fedcore.learning.models.frozen_weights import FrozenWeights, first_frozen_weights, frozen_weights
-from fedcore.learning.models.functional_model import BATCH_PARTS, FunctionalModel, checked_batch_type, type_of_batch
+from fedcore.learning.models.functional_model import FunctionalModel, batch_parts, checked_batch_type, type_of_batch
 from fedcore.learning.models.held_variables import HoldsVariables, variables_of
 from fedcore.learning.models.keras_batches import (
     fit_labels,
@@ -204,7 +204,7 @@ class _KerasModel(HoldsVariables):
         if _has_labels(self.batch_type):
             labels = label_specs(self._part_types[1], *self._labeled_outputs)
             labels_and_weights = [labels, *self._specs()[2:]]
-            sample = None if input_spec is None else dict(zip(BATCH_PARTS, _parts_of(input_spec), strict=False))["y"]
+            sample = None if input_spec is None else batch_parts(input_spec)[1]
         else:
             labels_and_weights, sample = [], None
         self._labels = labels_and_weights[:1]
@@ -391,9 +391,7 @@ class _KerasModel(HoldsVariables):
         """A batch's inputs and, where there are any, labels and sample weights."""
         if not isinstance(self.batch_type, StructType):
             return [batch]
-        if isinstance(batch, Mapping):
-            return [batch[name] for name in BATCH_PARTS[: len(batch)]]
-        return list(elements_of(batch, self.batch_type))
+        return batch_parts(batch) if isinstance(batch, Mapping) else list(elements_of(batch, self.batch_type))
 
     def step(
         self, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool
@@ -527,10 +525,6 @@ class _KerasModel(HoldsVariables):
 
 
 FunctionalModel.register(_KerasModel)
-
-
-def _parts_of(batch: TensorStructure) -> list:
-    return list(batch.values() if isinstance(batch, Mapping) else batch)
 
 
 def _wanted_inputs(model: keras.Model) -> str:

@@ -1,6 +1,6 @@
 """Models of functions as models with variables."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -10,6 +10,7 @@ from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.graphs.tensors.values import to_python, unflatten
+from fedcore.learning.models.functional_model import batch_parts
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.learning.models.variable_model import TracedVariableModel, VariableModel
@@ -55,6 +56,12 @@ def model_with_variables(model: PureModel, weights: ModelWeights) -> VariableMod
 
 
 class _ModelFromFunctional(VariableModel):
+    """The model that `model_from_functional` makes.
+
+    Args:
+        first: the weights that the variables start from.
+    """
+
     def __init__(
         self,
         model: PureModel,
@@ -104,7 +111,7 @@ class _ModelFromFunctional(VariableModel):
         for variable, value in zip(self._non_trainable, non_trainable, strict=True):
             variable.assign(value)
         tf.nest.map_structure(lambda variable, value: variable.assign(value), self._state, new_state)
-        _, labels, *sample_weight = batch_input.values() if isinstance(batch_input, Mapping) else batch_input
+        _, labels, *sample_weight = batch_parts(batch_input)
         for metric in self._metrics:
             metric.update_state(labels, output.predictions, *sample_weight)
         return output.with_narrow_count()
@@ -141,5 +148,5 @@ def _metric_finalizer(metric: keras.metrics.Metric) -> Callable:
 
 
 def _model_finalizer(model: PureModel, zeros: dict, name: str) -> Callable:
-    """The finalizer of one metric: the model finalizes all metrics, the others from zeros."""
+    """The finalizer of the metric of this name, for which the model finalizes all metrics, the others from `zeros`."""
     return lambda values: model.finalize_metric({**zeros, name: tuple(values)}, name)

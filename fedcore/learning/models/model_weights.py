@@ -180,7 +180,10 @@ def _variables(model: ModelWithVariables) -> tuple[Sequence, Sequence]:
 
 
 def _without_frozen(model: ModelWithVariables, variables: Sequence) -> Sequence:
-    """The variables of a Keras model that a call in training assigns; all where the model does not tell its inputs."""
+    """Those of a Keras model's non-trainable variables that a call in training assigns.
+
+    They are all of `variables` where the model does not tell its inputs, and so cannot be traced.
+    """
     model = getattr(model, "keras_model", model)
     if not getattr(model, "inputs", None):
         return variables
@@ -212,6 +215,7 @@ def weights_for(present: TensorStructure, weights: "TensorStructure | ModelWithV
 
 
 def _check_alike(present: TensorStructure, replacement: ModelWeights) -> None:
+    """Raises InvalidValue if a model's weights have other shapes than those of a state, if these are `ModelWeights`."""
     if not isinstance(present, ModelWeights):
         return
     present_shapes, shapes = (
@@ -246,6 +250,8 @@ class weights_and_values:
 
 
 class _InitialWeights(ModelWeights):
+    """A model's `initial_weights`, see `weights_and_values`: calling it calls the method, its parts are values."""
+
     python_function: Callable
     _model: Any
     __class__ = property(lambda self: ModelWeights)  # so it has the type of weights
@@ -253,7 +259,7 @@ class _InitialWeights(ModelWeights):
     def __new__(cls, *args: Any) -> Any:
         if args and callable(args[0]):
             return object.__new__(cls)
-        return ModelWeights(*args)  # of `tf.nest`, which puts a structure together again by its class
+        return ModelWeights(*args)  # `tf.nest` puts the parts together again by the class of the structure
 
     def __init__(self, method: Callable[[], ModelWeights], model: Any) -> None:
         object.__setattr__(self, "python_function", method)  # what decorators of functions look for

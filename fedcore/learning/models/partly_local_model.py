@@ -219,7 +219,7 @@ class _ScoredModel(VariableModel):
         return BatchOutput(loss, output.predictions, output.num_examples)
 
     def _loss_of(self, labels: TensorStructure, predictions: TensorStructure) -> tf.Tensor:
-        """The loss of a batch, by what Keras' `compile` would make of it; a function of nested predictions is called."""
+        """The loss of a batch, as Keras' `compile` computes it; a function of nested predictions is called."""
         if keras.tree.is_nested(predictions) and not isinstance(self._loss, str):
             return self._loss(labels, predictions)
         return private_api_keras.loss_object(self._loss, labels, predictions)(labels, predictions)

@@ -1,6 +1,7 @@
 """Calls a user's `model_fn` with fixed seeds, and records the initial values of its variables for tracing."""
 
 import contextlib
+import contextvars
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -30,48 +31,57 @@ _SEED = 20170228  # for what model_fn itself draws from Python's `random`
 
 @attrs.define
 class Initialisers:
-    """How each variable that was made got its first value, by the variable's identity."""
+    """How variables got their first values.
 
-    made: dict[int, tuple] = attrs.field(factory=dict)
+    Args:
+        made: in the order in which they were made, by identity: (variable, its `initial_value`: a function or a value,
+            the value that it got).
+    """
+
+    made: dict[int, tuple[tf.Variable, Any, Any]] = attrs.field(factory=dict)
 
     def first_value(self, variable: tf.Variable) -> Callable[[], tf.Tensor]:
-        """Gives, inside a graph, the value that the variable starts from: by its initialiser, run again there.
+        """A function that gives, inside a graph, the value from which the variable starts.
 
-        A variable that was changed after it was made, or made elsewhere, keeps the value that it has now. One of a
-        graph is read there.
+        It runs the variable's initialiser again there. A variable that was changed after it was made, or made
+        elsewhere, keeps the value that it has now. A variable of a graph is read there.
         """
         if not has_value(variable):
             return lambda: tf.convert_to_tensor(variable)
-        record, now = self.made.get(id(variable)), value_now(variable)
-        if record is None or not callable(record[1]) or not np.array_equal(record[2], now):
+        now = value_now(variable)
+        _, initialiser, first = self.made.get(id(variable), (variable, None, None))
+        if not callable(initialiser) or not np.array_equal(first, now) or _depends_on_python(initialiser, now):
             return lambda: tf.constant(now)
-        if _depends_on_python(record[1], now):
-            return lambda: tf.constant(now)
-        initialiser, dtype = record[1], variable.dtype
+        dtype = variable.dtype
         return lambda: tf.cast(initialiser(), dtype)
 
 
 def _depends_on_python(initialiser: Callable[[], tf.Tensor], value: np.ndarray) -> bool:
-    """Whether an initializer of the user's own class gives another value in each call, and draws none in a graph."""
-    held = [cell.cell_contents for cell in getattr(initialiser, "__closure__", None) or ()]
-    own = [i for i in held if isinstance(i, keras.initializers.Initializer) and not is_defined_by_keras(type(i))]
-    if not own:
+    """Whether an initializer of the user's own class draws in Python, where a graph would hold one draw forever.
+
+    Args:
+        initialiser: the function that Keras gives to a variable, with the user's initializer in its closure.
+        value: an earlier result.
+    """
+    cells = [cell.cell_contents for cell in getattr(initialiser, "__closure__", None) or ()]
+    if not any(isinstance(c, keras.initializers.Initializer) and not is_defined_by_keras(type(c)) for c in cells):
         return False
     graph = tf.function(initialiser, autograph=False).get_concrete_function().graph
     draws = any(op.op_def.is_stateful for op in graph.get_operations())
     return not draws and not np.array_equal(np.asarray(initialiser()), value)
 
 
-_active: list[Initialisers] = []
+_active: contextvars.ContextVar[Initialisers | None] = contextvars.ContextVar("fedcore_initialisers", default=None)
 
 
 def active_initialisers() -> Initialisers:
-    return _active[-1] if _active else Initialisers()
+    """The record of this thread's `reproducible`; outside of one an empty record."""
+    return _active.get() or Initialisers()
 
 
 @contextlib.contextmanager
 def reproducible() -> Iterator[Initialisers]:
-    """Variables made inside are recorded; what is drawn and the names of metrics come from fixed sequences.
+    """Inside, variables that are made are recorded, and random numbers and names of metrics repeat from call to call.
 
     Default seeds of Keras are known again in the graphs that use them, and each call folds its own seed into them.
     """
@@ -84,7 +94,7 @@ def reproducible() -> Iterator[Initialisers]:
 
     random_state = random.getstate()
     random.seed(_SEED)
-    _active.append(initialisers)
+    token = _active.set(initialisers)
     try:
         with (
             eager_in_plain_graphs(),
@@ -95,7 +105,7 @@ def reproducible() -> Iterator[Initialisers]:
         ):
             yield initialisers
     finally:
-        _active.pop()
+        _active.reset(token)
         random.setstate(random_state)
 
 
