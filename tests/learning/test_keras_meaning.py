@@ -531,3 +531,18 @@ def test_a_weight_inside_a_function_with_a_gradient_of_its_own_is_refused(wrap):
     says = r"the layer own_gradient.* reads the weight .*kernel inside a function with a gradient of its own"
     with pytest.raises(TracingError, match=says):
         models.from_keras_model(sequential(OwnGradient(wrap)), SPARSE(), (X, KINDS))
+
+
+def test_losses_of_outputs_of_no_examples_are_zero():
+    model = fc.learning.from_keras_model(two_outputs(list), [SPARSE(), "mse"], (X, (KINDS, SIZES)))
+    metrics = model.finalize_metrics(model.report_metrics(model.initial_metrics()))
+    losses = {name: float(metrics[name]) for name in ("loss", "kind_loss", "size_loss")}
+    assert losses == dict.fromkeys(losses, 0.0)
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_accuracy_has_a_name_of_its_own_in_a_list_by_outputs(kind):
+    labels = {"kind": KINDS, "size": SIZES} if kind is dict else (KINDS, SIZES)
+    metrics = [{"hits": "accuracy"}, {"error": "mae"}]
+    model = fc.learning.from_keras_model(two_outputs(kind), [SPARSE(), "mse"], (X, labels), metrics)
+    assert {"kind_hits", "size_error"} <= set(model.metric_names)

@@ -442,3 +442,14 @@ def test_a_functional_model_has_one_forward_pass(names):
     message = "^a functional model is given forward_pass_fn, or loss_fn and predict_on_batch_fn$"
     with pytest.raises(TracingError, match=message):
         models.FunctionalModel(weights, input_spec=SPEC, **{name: FUNCTIONS[name] for name in names})
+
+
+def test_a_batch_that_is_a_dict_is_read_by_its_keys():
+    model = models.FunctionalModel(
+        fc.learning.ModelWeights((np.ones([2, 1], np.float32),), ()),
+        input_spec={"x": tf.TensorSpec([None, 2]), "y": tf.TensorSpec([None, 1])},
+        predict_on_batch_fn=lambda weights, x, training: x @ weights.trainable[0],
+        loss_fn=lambda output, label: tf.reduce_mean((output - label) ** 2),
+    )
+    x, y = tf.ones([3, 2]), tf.zeros([3, 1])
+    assert [float(model.forward_pass(batch).loss) for batch in ({"x": x, "y": y}, {"y": y, "x": x})] == [4, 4]

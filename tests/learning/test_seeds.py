@@ -1,11 +1,14 @@
 """What a learning process draws: from its state's seed and round, and nothing else."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import fedcore as fc
+from fedcore.learning.models.traced import active_initialisers, reproducible
 from fedcore.seeds import fold_in
 
 SPEC = (tf.TensorSpec([None, 4], tf.float32), tf.TensorSpec([None, 1], tf.float32))
@@ -193,3 +196,9 @@ def test_a_state_may_be_a_number():
 
     process = fc.learning.LearningProcess(initialize, next_round)
     assert process.next(process.initialize(), [[1.0]]).state == 1.5
+
+
+def test_a_thread_does_not_see_the_initialisers_of_another():
+    with reproducible() as initialisers, ThreadPoolExecutor(1) as pool:
+        assert active_initialisers() is initialisers
+        assert pool.submit(active_initialisers).result() is not initialisers

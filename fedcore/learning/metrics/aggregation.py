@@ -204,6 +204,7 @@ def add_client_quantiles(
                 numbers = {n: tf.cast(v, tf.float32) for n, v in metrics.items() if tf.convert_to_tensor(v).shape == ()}
                 not_finite = numbers.get(NON_FINITE_CLIENTS, 0.0) > 0
                 left_out = not_finite | (numbers.get("num_examples", 1.0) == 0)
+                # Counts stay for a client without examples, and that of clients which are not finite always.
                 counts = {NON_FINITE_CLIENTS: False, "num_examples": not_finite, "num_batches": not_finite}
                 return {n: tf.where(counts.get(n, left_out), np.nan, v) for n, v in numbers.items()}
 

@@ -103,9 +103,10 @@ class HoldsVariables(PureModel):
         """
         if model_weights is not None and x is not None and not isinstance(x, bool):
             return self._predictions(as_weights(model_weights), x, bool(training))
-        if isinstance(x, bool):
+        if isinstance(x, bool):  # of predict_on_batch(x, training)
             x, training = None, x
-        predictions = self._predictions(self._weights_now(), model_weights if x is None else x, training is not False)
+        inputs = model_weights if x is None else x
+        predictions = self._predictions(self._weights_now(), inputs, training is not False)
         return tf.nest.map_structure(tf.convert_to_tensor, predictions)
 
     def report_local_unfinalized_metrics(self) -> OrderedDict:

@@ -14,12 +14,13 @@ from fedcore.types import Type
 
 
 def fixed_batch_size(model: keras.Model) -> int | None:
-    """The number of examples in every batch, where layers keep a state for each of them."""
+    """The number of examples in every batch, where layers keep a state for each of them; else None."""
     inputs = getattr(model, "inputs", None)
-    return inputs[0].shape[0] if inputs and inputs[0].shape and _stateful_layers(model) else None
+    return inputs[0].shape[0] if inputs and inputs[0].shape and stateful_layers(model) else None
 
 
-def _stateful_layers(model: keras.Model) -> list[keras.layers.Layer]:
+def stateful_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """The recurrent layers that hand a state for each example from batch to batch."""
     return [layer for layer in private_api.layers_within(model) if getattr(layer, "stateful", False)]
 
 
@@ -73,7 +74,7 @@ def fit_to_inputs(model: keras.Model, batch: Sequence[TensorStructure], batch_si
     x = tf.nest.pack_sequence_as(x, [_fit_input(*pair) for pair in pairs])
     if batch_size is None or all(leaf.shape[0] == batch_size for leaf in tf.nest.flatten([x, others])):
         return [x, *others]
-    layer, examples = _stateful_layers(model)[0], tf.shape(leaves[0])[0]
+    layer, examples = stateful_layers(model)[0], tf.shape(leaves[0])[0]
     keeps = f"{layer.name} ({type(layer).__name__}) of {model.name} keeps states for {batch_size} examples"
     message = keeps + ", and a batch has {}; fix: dataset.batch(" + f"{batch_size}, drop_remainder=True)"
     check = tf.debugging.Assert(examples == batch_size, [tf.strings.format(message, examples)])

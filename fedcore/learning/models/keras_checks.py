@@ -149,8 +149,8 @@ def check_elementwise(who: str, fn: Callable, labels: TensorStructure, predictio
     by_class = any("categorical" in name.lower() for name in names)
     if _compares_examples(list(labels.shape), list(predictions.shape), broadcasts=not by_class):
         return
-    is_keras = private_api.is_defined_by_keras(type(fn)) and private_api.is_defined_by_keras(
-        function if function is not fn else type(fn)
+    is_keras = private_api.is_defined_by_keras(type(fn)) and (
+        function is fn or private_api.is_defined_by_keras(function)
     )
     is_metric = isinstance(fn, keras.metrics.Metric)
     call = fn.update_state if isinstance(fn, keras.metrics.Metric) else fn

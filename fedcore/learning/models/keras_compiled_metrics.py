@@ -110,6 +110,11 @@ def _structure_for_keras(
     if len(outputs) == 1:
         return _arrange_only_output(spec, keras.tree.flatten(labels)[0], outputs[0], output_names(model, predictions))
     if not isinstance(spec, Mapping):
+        names = getattr(model, "output_names", None) or ()  # Keras takes the entries of a list in this order
+        labels, predictions = (
+            [part[name] for name in names] if isinstance(part, Mapping) and set(part) == set(names) else part
+            for part in (labels, predictions)
+        )
         return _arrange(spec if isinstance(spec, tuple | list) else [spec], labels, predictions)
     check_output_names(argument, spec, model, predictions)
     if not isinstance(predictions, Mapping):

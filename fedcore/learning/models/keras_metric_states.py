@@ -29,10 +29,11 @@ def check_additive(metric: keras.metrics.Metric, labels: TensorStructure, predic
     batch = keras.tree.map_structure(lambda tensor: _draw(rng, tensor), (labels, predictions))
     others = [np.asarray(rng.integers(1, 4, np.shape(start)), start.dtype) for start in starts]
     try:
-        first, again, second = (_increments(metric, states, batch) for states in (starts, starts, others))
+        from_zeros, repeated, from_others = (_increments(metric, states, batch) for states in (starts, starts, others))
     except Exception:  # it does not take what was drawn
         return
-    if _are_close(first, again) and not _are_close(first, second):
+    is_random = not _are_close(from_zeros, repeated)
+    if not is_random and not _are_close(from_zeros, from_others):
         raise TracingError(
             f"the metric {metric.name} does not add to its states, as a maximum does not, so "
             "states of clients cannot be added. Keep sums in update_state, such as a total and a count, and divide in "

@@ -201,14 +201,13 @@ class _KerasModel(HoldsVariables):
         predictions = self._build_model()
         # (specs of the predictions, for each of them whether its labels are indices): what `fit_labels` takes.
         self._labeled_outputs = predictions, index_labels(model, predictions, arguments["loss"])
-        if _has_labels(self.batch_type):
-            labels = label_specs(self._part_types[1], *self._labeled_outputs)
-            labels_and_weights = [labels, *self._specs()[2:]]
-            sample = None if input_spec is None else batch_parts(input_spec)[1]
-        else:
-            labels_and_weights, sample = [], None
+        labels_and_weights: list[TensorStructure] = []
+        sample_labels: TensorStructure | None = None
+        if len(self._part_types) > 1:
+            labels_and_weights = [label_specs(self._part_types[1], *self._labeled_outputs), *self._specs()[2:]]
+            sample_labels = None if input_spec is None else batch_parts(input_spec)[1]
         self._labels = labels_and_weights[:1]
-        self.compiled = compile_model(model, labels_and_weights, self.batch_type, predictions, arguments, sample)
+        self.compiled = compile_model(model, labels_and_weights, self.batch_type, predictions, arguments, sample_labels)
         self.metrics = self.compiled.metrics
         self._assigned = self._check_step(training=True)
         self.assigned_trainable = [v.path for v in model.trainable_variables if id(v) in self._assigned]
@@ -531,10 +530,6 @@ def _wanted_inputs(model: keras.Model) -> str:
     """The end of a message about wrong inputs: those that the model tells it takes; else nothing."""
     inputs = getattr(model, "inputs", None) or []
     return f"; it takes {' and '.join(f'{i.dtype}{open_shape(i)}' for i in inputs)}" if inputs else ""
-
-
-def _has_labels(batch: Type) -> bool:
-    return isinstance(batch, StructType) and len(batch) > 1
 
 
 def _batch_type(model: keras.Model, loss: LossLike | None, input_spec: TensorStructure | Type | None) -> Type:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from fedcore.errors import TracingError
 from fedcore.graphs import private_api, private_api_keras
 from fedcore.graphs.capture.constant_tables import constant_tables
-from fedcore.learning.models.keras_batches import input_spec_of
+from fedcore.learning.models.keras_batches import input_spec_of, stateful_layers
 from fedcore.learning.models.keras_outputs import structure_of
 
 _READ = "ReadVariableOp"
@@ -22,7 +22,7 @@ def layer_states(keras_model: keras.Model) -> list:
 
     They are no weights: every client starts from zeros in every round, and no state leaves it.
     """
-    layers = [layer for layer in private_api.layers_within(keras_model) if getattr(layer, "stateful", False)]
+    layers = stateful_layers(keras_model)
     states = {id(v): v for layer in layers for v in keras.tree.flatten(getattr(layer, "states", None) or [])}
     return list(states.values())
 

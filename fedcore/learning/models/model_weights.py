@@ -203,10 +203,10 @@ def weights_for(present: TensorStructure, weights: "TensorStructure | ModelWithV
         _check_alike(present, weights)
     parts = ("trainable", "non_trainable")
     is_pair = isinstance(weights, tuple | list) and len(weights) == 2
-    alike = is_pair or all(
+    has_parts = is_pair or all(
         hasattr(weights, part) or (isinstance(weights, Mapping) and part in weights) for part in parts
     )
-    if isinstance(present, ModelWeights) and not alike:
+    if isinstance(present, ModelWeights) and not has_parts:
         raise TypeMismatch(
             f"the weights are a fc.learning.ModelWeights or a model, not {brief(weights)}; those of a Keras model are "
             "fc.learning.ModelWeights.from_model(keras_model)"

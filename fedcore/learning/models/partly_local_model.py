@@ -166,6 +166,7 @@ def trace_reconstruction_model(model_fn: Callable, loss_fn: Callable, metrics_fn
 
 def _places(model: ReconstructionModel) -> dict[str, Sequence[int]]:
     """`PartlyLocalModel.places`: where the pure model of `trace_reconstruction_model` has each variable."""
+    # For each of `GROUPS`, all variables of its kind in the order of the pure model's weights.
     if isinstance(model, KerasReconstructionModel):
         orders = (model.keras_model.trainable_variables, averaged_weights(model.keras_model)) * 2
     else:

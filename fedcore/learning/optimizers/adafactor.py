@@ -5,7 +5,7 @@ from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer
 from fedcore.scalars import real_number
 
 
-def _rms(x: tf.Tensor) -> tf.Tensor:
+def _rms(x: tf.Tensor) -> tf.Tensor:  # root mean square
     return tf.sqrt(tf.reduce_mean(tf.square(x)))
 
 
@@ -27,10 +27,8 @@ class _Adafactor(LeafwiseOptimizer):
             raise InvalidValue(
                 f"beta_2_decay is at most 0, not {self.beta_2_decay}: the averages would not be averages"
             )
-        self.epsilon_1, self.epsilon_2 = (
-            real_number("epsilon_1", epsilon_1, at_least=0),
-            real_number("epsilon_2", epsilon_2, at_least=0),
-        )
+        self.epsilon_1 = real_number("epsilon_1", epsilon_1, at_least=0)
+        self.epsilon_2 = real_number("epsilon_2", epsilon_2, at_least=0)
         self.clip_threshold = real_number("clip_threshold", clip_threshold, above=0)
         self.relative_step = bool(relative_step)
 

@@ -109,7 +109,7 @@ class KerasSteps(Optimizer):
 
     @contextlib.contextmanager
     def _user_object(self, built: _Built | None = None) -> Iterator[Any]:
-        """Inside, the user's optimizer is built, and assigns its variables by `keras.Variable`; then it is as it was.
+        """Inside, the user's optimizer has the attributes of a build, and assigns by `keras.Variable`; then its own.
 
         A lock keeps other threads out, since attributes and class of the user's object change meanwhile.
 
@@ -163,8 +163,9 @@ class KerasSteps(Optimizer):
         with tf.init_scope():
             if not self._is_users_own:
                 return self._build_for([tf.zeros(shape, dtype) for shape, dtype in specs])
-            draws = (np.random.default_rng(i).uniform(1, 2, shape) for i, (shape, _) in enumerate(specs))
-            values = [tf.cast(draw, dtype) for draw, (_, dtype) in zip(draws, specs, strict=True)]
+            values = [
+                tf.cast(np.random.default_rng(i).uniform(1, 2, shape), dtype) for i, (shape, dtype) in enumerate(specs)
+            ]
             return self._find_starts(self._build_for(values), values)
 
     def _build_for(self, values: Sequence[tf.Tensor]) -> _Built:

@@ -27,14 +27,12 @@ class _Rmsprop(LeafwiseOptimizer):
         new_slots = {"preconditioner": square}
         variance = square + self.epsilon
         if self.centered:
-            average = slots["average"] + (gradient - slots["average"]) * (1 - decay)
+            new_slots["average"] = average = slots["average"] + (gradient - slots["average"]) * (1 - decay)
             # Equal gradients have the variance 0, which rounding may make negative.
             variance = tf.maximum(square - tf.square(average), 0) + self.epsilon
         change = hparams["learning_rate"] * gradient / tf.sqrt(variance)
         if self.has_momentum:
             new_slots["velocity"] = change = hparams["momentum"] * slots["velocity"] + change
-        if self.centered:
-            new_slots["average"] = average
         return new_slots, weight - change
 
 
