@@ -1,7 +1,7 @@
 """A model that the user writes as functions of its weights."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -151,7 +151,7 @@ class FunctionalModel(HoldsVariables):
         return finalized_metrics(without, convert_function(self._finalize_metrics)(own))
 
 
-def batch_parts(batch: Mapping[str, TensorStructure] | Sequence[TensorStructure]) -> list:
+def batch_parts(batch: TensorStructure) -> list:
     """A batch's inputs, labels and, where there are any, sample weights; those of a dict by name, in any order."""
     return [batch[name] for name in BATCH_PARTS[: len(batch)]] if isinstance(batch, Mapping) else list(batch)
 

@@ -149,7 +149,7 @@ def _arrange(
 
     Args:
         spec: a dict by the names of outputs, a list with an entry for each output, or the metrics of one output.
-        labels, predictions: in the structure of `spec`'s outputs; None where they do not have it.
+        labels, predictions: of these outputs, in the same structure; None where they are not known.
     """
     if isinstance(spec, Mapping) and isinstance(predictions, Mapping):
         labels = labels if isinstance(labels, Mapping) else {}
@@ -168,7 +168,7 @@ def _arrange(
 def _named_metrics(
     spec: Mapping[str, MetricLike | None], labels: TensorStructure, prediction: TensorStructure
 ) -> list[keras.metrics.Metric]:
-    """The metrics of a dict by name, with these names."""
+    """The metrics of a dict from a name to a metric, as objects with these names."""
     metrics = {
         name: private_api_keras.metric_object(_keras_metric(metric), labels, prediction)
         for name, metric in spec.items()

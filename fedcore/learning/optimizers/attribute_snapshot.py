@@ -20,7 +20,7 @@ class AttributeSnapshot:
 
     def __init__(self, owner: object) -> None:
         self._attributes = dict(vars(owner))
-        self._contents: list[tuple[Any, type, list]] = []  # (container, its class of Python's, elements or items)
+        self._contents: list[tuple[Any, Any, list]] = []  # (container, its class of Python's, elements or items)
         seen: set[int] = set()
         pending: list[Any] = [vars(owner)]
         while pending:
