@@ -453,3 +453,22 @@ def test_a_batch_that_is_a_dict_is_read_by_its_keys():
     )
     x, y = tf.ones([3, 2]), tf.zeros([3, 1])
     assert [float(model.forward_pass(batch).loss) for batch in ({"x": x, "y": y}, {"y": y, "x": x})] == [4, 4]
+
+
+class Examples(keras.metrics.Metric):
+    """Counts examples; its result is the variable itself."""
+
+    def __init__(self):
+        super().__init__(name="examples")
+        self.total = self.add_weight(name="total", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.total.assign_add(keras.ops.cast(keras.ops.shape(y_true)[0], "float32"))
+
+    def result(self):
+        return self.total
+
+
+def test_a_metric_whose_result_is_a_variable_is_finalized_from_its_state():
+    model = models.model_from_functional(functional_model_fn(), [Examples])
+    assert float(model.metric_finalizers()["examples"]([tf.constant(5.0)])) == 5

@@ -11,7 +11,7 @@ from fedcore.learning.baselines.task import BaselineTask, BaselineTaskDatasets, 
 from fedcore.learning.models import from_keras_model
 from fedcore.learning.models.pure_model import PureModel
 from fedcore.scalars import whole_number
-from fedcore.simulation.datasets import ClientData, cifar100
+from fedcore.simulation.datasets import cifar100
 
 DEFAULT_CROP_HEIGHT = 24
 DEFAULT_CROP_WIDTH = 24
@@ -82,12 +82,7 @@ def create_image_classification_task(
         if whole_number(name, size, at_least=1) > 32:
             raise InvalidValue(f"{name} is at most 32, not {size}")
     crop = (crop_height, crop_width, 3)
-    train: ClientData
-    test: ClientData
-    if use_synthetic_data:
-        train = test = cifar100.get_synthetic()
-    else:
-        train, test = cifar100.load_data(cache_dir)
+    train, test = (cifar100.get_synthetic(),) * 2 if use_synthetic_data else cifar100.load_data(cache_dir)
 
     def preprocess(spec: ClientSpec, distorts: bool) -> Preprocess:
         def image_and_label(example: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:

@@ -11,7 +11,7 @@ from fedcore.errors import InvalidValue
 from fedcore.learning.baselines.task import BaselineTask, BaselineTaskDatasets, ClientSpec, Preprocess, evaluation_spec
 from fedcore.learning.models import from_keras_model
 from fedcore.learning.models.pure_model import PureModel
-from fedcore.simulation.datasets import ClientData, emnist
+from fedcore.simulation.datasets import emnist
 
 _SHUFFLE_BUFFER = 418  # examples of the client with the most
 _EVALUATION_BATCH = 64
@@ -126,12 +126,7 @@ def _datasets(
     synthetic: bool,
     seed: int | None,
 ) -> BaselineTaskDatasets:
-    train: ClientData
-    test: ClientData
-    if synthetic:
-        train = test = emnist.get_synthetic()
-    else:
-        train, test = emnist.load_data(only_digits, cache_dir)
+    train, test = (emnist.get_synthetic(),) * 2 if synthetic else emnist.load_data(only_digits, cache_dir)
 
     def preprocess(spec: ClientSpec) -> Preprocess:
         return lambda d: spec.elements_of(d, _SHUFFLE_BUFFER, seed).batch(spec.batch_size).map(to_batch)

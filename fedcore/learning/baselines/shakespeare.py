@@ -10,7 +10,7 @@ from fedcore.learning.baselines.token_metrics import MaskedCategoricalAccuracy, 
 from fedcore.learning.models import from_keras_model
 from fedcore.learning.models.pure_model import PureModel
 from fedcore.scalars import whole_number
-from fedcore.simulation.datasets import ClientData, shakespeare
+from fedcore.simulation.datasets import shakespeare
 
 DEFAULT_SEQUENCE_LENGTH = 80
 _CHARACTERS = "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"
@@ -51,12 +51,7 @@ def create_character_prediction_task(
         80
     """
     length = whole_number("sequence_length", sequence_length, at_least=1)
-    train: ClientData
-    test: ClientData
-    if use_synthetic_data:
-        train = test = shakespeare.get_synthetic()
-    else:
-        train, test = shakespeare.load_data(cache_dir)
+    train, test = (shakespeare.get_synthetic(),) * 2 if use_synthetic_data else shakespeare.load_data(cache_dir)
 
     def preprocess(spec: ClientSpec) -> Preprocess:
         def tokens(example: dict[str, tf.Tensor]) -> tf.Tensor:

@@ -78,7 +78,7 @@ def _sample(spec: tf.TensorSpec) -> tf.Tensor:
 
 
 def _mismatch(expected: list, actual: list) -> str:
-    """What the traced graph does otherwise than the model, as the predicate of a sentence; "" if nothing."""
+    """The difference of the traced graph from the model, as the predicate of a sentence; "" if there is none."""
     for want, have in zip(expected, actual, strict=True):
         if want.shape != have.shape:
             return f"returns predictions of shape {[*have.shape]} instead of {[*want.shape]}"

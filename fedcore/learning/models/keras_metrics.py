@@ -149,7 +149,7 @@ def start_value(variable: tf.Variable | keras.Variable) -> np.ndarray:
     return value_now(variable) if has_value(variable) else np.zeros(variable.shape, variable.dtype)
 
 
-def metric_result(metric: keras.metrics.Metric, values: list) -> TensorStructure:
+def metric_result(metric: keras.metrics.Metric, values: Sequence) -> TensorStructure:
     """A metric's result; where that is one of its variables, as many write it, the value that stands for it."""
     by_variable = {id(v): value for v, value in zip(metric.variables, values, strict=True)}
     result = metric.stateless_result(values)

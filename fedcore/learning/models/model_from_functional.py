@@ -1,5 +1,6 @@
 """Models of functions as models with variables."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.graphs.tensors.values import to_python, unflatten
 from fedcore.learning.models.functional_model import batch_parts
+from fedcore.learning.models.keras_metrics import metric_result
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.learning.models.variable_model import TracedVariableModel, VariableModel
@@ -124,7 +126,7 @@ class _ModelFromFunctional(VariableModel):
 
     def metric_finalizers(self) -> dict:
         if self._metrics:
-            metrics = {metric.name: _metric_finalizer(metric) for metric in self._metrics}
+            metrics = {metric.name: functools.partial(metric_result, metric) for metric in self._metrics}
             return {"loss": lambda values: tf.math.divide_no_nan(*values), **metrics}
         reported = self.report_local_unfinalized_metrics()
         zeros = {name: tuple(map(tf.zeros_like, values)) for name, values in reported.items()}
@@ -141,10 +143,6 @@ class _ModelFromFunctional(VariableModel):
 
 def _values(variables: TensorStructure) -> TensorStructure:
     return tf.nest.map_structure(tf.convert_to_tensor, variables)
-
-
-def _metric_finalizer(metric: keras.metrics.Metric) -> Callable:
-    return lambda values: metric.stateless_result(list(values))
 
 
 def _model_finalizer(model: PureModel, zeros: dict, name: str) -> Callable:

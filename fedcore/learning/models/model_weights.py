@@ -180,7 +180,7 @@ def _variables(model: ModelWithVariables) -> tuple[Sequence, Sequence]:
 
 
 def _without_frozen(model: ModelWithVariables, variables: Sequence) -> Sequence:
-    """Those of a Keras model's non-trainable variables that a call in training assigns.
+    """The variables, among the non-trainable ones of a Keras model, that a call in training assigns.
 
     They are all of `variables` where the model does not tell its inputs, and so cannot be traced.
     """

@@ -14,6 +14,7 @@ from fedcore.graphs import private_api_keras
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.ir.locations import describe
 from fedcore.learning.models.frozen_weights import FrozenWeights, frozen_weights
+from fedcore.learning.models.keras_metrics import metric_result
 from fedcore.learning.models.keras_model import from_keras_model
 from fedcore.learning.models.model_weights import ModelWeights, averaged_weights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel, constrained
@@ -232,7 +233,7 @@ class _ScoredModel(VariableModel):
         return {m.name: [tf.convert_to_tensor(v) for v in m.variables] for m in self._metrics}
 
     def metric_finalizers(self) -> dict[str, Callable]:
-        return {m.name: m.stateless_result for m in self._metrics}
+        return {m.name: functools.partial(metric_result, m) for m in self._metrics}
 
     def reset_metrics(self) -> None:
         for metric in self._metrics:

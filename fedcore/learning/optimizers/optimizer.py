@@ -140,7 +140,7 @@ class LeafwiseOptimizer(Optimizer):
         names = slots[0] if slots else ()
         return {
             **state,
-            **{name: tf.nest.pack_sequence_as(specs, [of_one[name] for of_one in slots]) for name in names},
+            **{name: tf.nest.pack_sequence_as(specs, [by_name[name] for by_name in slots]) for name in names},
         }
 
     def next(self, state: dict, weights: TensorStructure, gradients: TensorStructure) -> tuple[dict, TensorStructure]:
