@@ -49,7 +49,7 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
             )
     handles = {id(v.value.handle) for v in (*model.variables, *layer_states(model), *metrics)}
     handles |= {id(v.handle) for v in graph.variables if private_api_keras.is_seed_state(v)}  # `StepScope` draws them
-    _check_own_gradients(model, graph, _trainable_paths(model))
+    _check_own_gradients(model, graph)
     for outer, inner in graph.captures:
         if outer.dtype != tf.resource or id(outer) in handles:
             continue
@@ -119,16 +119,16 @@ def _handles_in_functions(graph: tf.Graph, paths: dict[int, str]) -> Iterator[tu
                 yield inner, path
 
 
-def _check_own_gradients(model: keras.Model, graph: tf.Graph, trainable_paths: dict[int, str]) -> None:
+def _check_own_gradients(model: keras.Model, graph: tf.Graph) -> None:
     """Refuses weights that a function with a gradient of its own reads, and is not given as arguments.
 
     TensorFlow hands the variables that such a function reads to its gradient. In a pure step weights are tensors, which
     nothing hands on: the weight would not train.
 
-    Args:
-        trainable_paths: of the trainable variables, by the identity of their handles.
+    Raises:
+        TracingError: there is such a weight.
     """
-    for inner, path in _handles_in_functions(graph, trainable_paths):
+    for inner, path in _handles_in_functions(graph, _trainable_paths(model)):
         for read in (op for op in inner.consumers() if op.type == _READ):
             users = read.outputs[0].consumers()
             if len(users) == 1 and _has_own_gradient(users[0]):
