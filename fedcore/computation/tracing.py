@@ -123,7 +123,7 @@ def _trace_federated(fn: Callable, names: list[str], types: list[Type]) -> Compu
     name = function_name(fn, "computation")
     module = ModuleBuilder("traced")
     module.reserve(name)
-    builder = Builder(module, salted="")
+    builder = Builder(module, salt_prefix="")
     with builder:
         arguments = [builder.parameter(n, t) for n, t in zip(names, types, strict=True)]
         result = fn(*arguments)
@@ -170,7 +170,7 @@ def graph_module(
     module = ModuleBuilder("traced")
     module.blobs[traced.digest] = traced.data
     symbol = module.add(traced.with_name(module.unique(name)))
-    builder = Builder(module, locate=lambda: location, salted="")
+    builder = Builder(module, locate=lambda: location, salt_prefix="")
     arguments = [builder.parameter(n, t) for n, t in zip(names, types, strict=True)]
     result = call.emit([builder.symbol(symbol), *arguments], builder=builder)
     if traced.returns is not None:

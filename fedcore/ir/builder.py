@@ -40,8 +40,11 @@ class Builder:
     Args:
         outer: builder of the enclosing function, whose values may be captured.
         locate: gives the location of a new operation.
-        salted: prefix of the salts of new operations that draw random numbers or take a function that draws. None:
-            new operations get no salt, as in a pass, which copies the salts of the program.
+        salt_prefix: prefix of the salts of new operations that draw random numbers or take a function that draws.
+            None: new operations get no salt, as in a pass, which copies the salts of the program.
+    Attributes:
+        lowered: the derived operation that is being lowered; None outside of `lowering`.
+        captures: the values of enclosing functions that this function reads, each with its parameter here.
     """
 
     def __init__(
@@ -50,19 +53,19 @@ class Builder:
         *,
         outer: "Builder | None" = None,
         locate: Callable[[], Location | None] = user_location,
-        salted: str | None = None,
+        salt_prefix: str | None = None,
     ) -> None:
-        self.salted = salted
+        self.salt_prefix = salt_prefix
         self.lowered: Operation | None = None
         self.module = module
         self.outer = outer
         self.locate = locate
         self.parameters: list[Parameter] = []
         self.captures: list[tuple[Value, Parameter]] = []
-        self._captured: dict[tuple[int, Operand], Parameter] = {}
+        self._captured: dict[tuple[int, Operand], Parameter] = {}  # by the id of a value's builder, and its operand
         self.parameter_types: dict[str, Type] = {}
         self.operations: list[Operation] = []
-        self._tokens: list[contextvars.Token] = []
+        self._tokens: list[contextvars.Token] = []  # one for each `with` block that is open
 
     def __enter__(self) -> Self:
         self._tokens.append(active.set(self))
@@ -108,13 +111,13 @@ class Builder:
         Args:
             draws: the operation itself draws random numbers, not only a function that it takes.
         """
-        own = tuple(self.own(v).operand for v in operands)  # may append literals, which take names
+        local_operands = tuple(self.localize(v).operand for v in operands)  # may append literals, which take names
         name = str(len(self.operations))
         attributes = dict(attributes or {})
-        salted = self.salted is not None and "salt" not in attributes
-        if salted and (draws or any(map(self._may_draw, operands))):
-            attributes["salt"] = f"{self.salted}{name}"
-        self.operations.append(Operation(name, kind, own, type_, attributes, self.locate()))
+        lacks_salt = self.salt_prefix is not None and "salt" not in attributes
+        if lacks_salt and (draws or any(map(self._may_draw, operands))):
+            attributes["salt"] = f"{self.salt_prefix}{name}"
+        self.operations.append(Operation(name, kind, local_operands, type_, attributes, self.locate()))
         return Value(self, Ref(name), type_)
 
     def _may_draw(self, value: Value) -> bool:
@@ -133,6 +136,7 @@ class Builder:
         return self._operation(value.operand)
 
     def _operation(self, ref: Ref) -> Operation | None:
+        """The operation that binds a name; None for a parameter. `append` names operation n `n`."""
         index = int(ref.name) if ref.name.isdigit() else len(self.operations)
         return self.operations[index] if index < len(self.operations) else None
 
@@ -144,7 +148,7 @@ class Builder:
     def symbol(self, name: str) -> Value:
         return Value(self, Symbol(name), self.module.type_of(name))
 
-    def own(self, value: Value) -> Value:
+    def localize(self, value: Value) -> Value:
         """The value for use in this function; a value of an enclosing function is captured as a parameter."""
         if value.builder is self or isinstance(value.operand, Symbol):
             return value
@@ -152,10 +156,10 @@ class Builder:
         if capture is not None:
             return Value(self, Ref(capture.name), capture.type)
         if is_placed(value.type):
-            sent = f"; to clients, {broadcast_of(value)} sends it" if "SERVER" in placements_of(value.type) else ""
+            hint = f"; to clients, {broadcast_of(value)} sends it" if "SERVER" in placements_of(value.type) else ""
             raise TracingError(
                 f"a function captures a value of type {value.type}: placed values cannot travel inside a function. "
-                f"Pass it as an argument (federated_map takes a tuple of values{sent})"
+                f"Pass it as an argument (federated_map takes a tuple of values{hint})"
             )
         if self.outer is None:
             raise TracingError(f"a value of type {value.type} belongs to another computation; pass it as an argument")
@@ -184,7 +188,7 @@ class Builder:
         location: Location | None = None,
     ) -> str:
         """Adds the function to the module, with the captures as its first parameters; returns its unique name."""
-        result = self.own(result)
+        result = self.localize(result)
         parameters = (*(p for _, p in self.captures), *self.parameters)
         function = Function(
             name,
@@ -223,7 +227,8 @@ class Builder:
             return self.struct([(n, self._value(x, t)) for n, t in like.items()])
         return self.constant(x, like if isinstance(like, TensorType) else None)
 
-    def _container(self, pairs: list, container: type | None, like: Type | None) -> Value:
+    def _container(self, pairs: list[tuple[str | None, Any]], container: type | None, like: Type | None) -> Value:
+        """The struct of (name, element) pairs; its elements take the dtypes of `like`, a struct of as many elements."""
         likes = like.types if isinstance(like, StructType) and len(like) == len(pairs) else [None] * len(pairs)
         return self.struct([(n, self._value(v, t)) for (n, v), t in zip(pairs, likes, strict=True)], container)
 
@@ -266,13 +271,14 @@ class Builder:
         return self._trace(fn, parameter_type, name or function_name(fn, "fn"))
 
     def _trace(self, fn: Callable, parameter_type: Type | None, name: str) -> Value:
+        """Traces a Python function to a function of the module; its captures are bound to it."""
         from fedcore.ir.structural import bind
 
         location, lowered = traced_location(fn), self.lowered
         if lowered is not None:
             name = lowered.kind if name == "<lambda>" else f"{lowered.kind}_{name}"
             location = lowered.location
-        inner = Builder(self.module, outer=self, locate=self.locate, salted=self.salted)
+        inner = Builder(self.module, outer=self, locate=self.locate, salt_prefix=self.salt_prefix)
         with inner:
             args = declare_parameters(inner, fn, parameter_type)
             result = fn(*args)
@@ -282,19 +288,19 @@ class Builder:
         function = Value(self, Symbol(symbol), self.module.type_of(symbol))
         if not inner.captures:
             return function
-        return bind.emit([function, *(self.own(v) for v, _ in inner.captures)], builder=self)
+        return bind.emit([function, *(self.localize(v) for v, _ in inner.captures)], builder=self)
 
 
 def _dtype_of_number(x: int | float | complex, like: TensorType | None) -> DType:
     """Dtype of a literal: the dtype of `like` if that holds the number, else the default for its Python type."""
     if like is not None and holds(like.dtype, x):
         return like.dtype
-    whole = isinstance(x, int) and not isinstance(x, bool)
-    names = ("int32", "int64", "uint64") if whole else (as_dtype(type(x)).name,)
+    is_integer = isinstance(x, int) and not isinstance(x, bool)
+    names = ("int32", "int64", "uint64") if is_integer else (as_dtype(type(x)).name,)
     for name in names:
         if holds(as_dtype(name), x):
             return as_dtype(name)
-    if whole:
+    if is_integer:
         raise TracingError(f"{x} is no value of a computation: no integer dtype holds it")
     wide = "complex128" if isinstance(x, complex) else "float64"
     raise TracingError(

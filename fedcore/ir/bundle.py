@@ -26,7 +26,7 @@ from fedcore.whole_files import write_whole
 
 INLINE_BYTES = 4096
 
-_TIME = (1980, 1, 1, 0, 0, 0)
+_TIME = (1980, 1, 1, 0, 0, 0)  # one date for all members, so that equal modules give equal bytes
 _TEXT = "module.fed"
 _SOURCES = "sources.json"
 _BLOB = re.compile(r"sha256/([0-9a-f]{64})")
@@ -47,7 +47,7 @@ def to_bytes(module: Module, *, has_sources: bool = True) -> bytes:
     """The content of the file; equal modules with equal locations and sources give equal bytes.
 
     Args:
-        has_sources: it has the lines of its graphs' nodes.
+        has_sources: whether a bundle gets the lines of its graphs' nodes and the names of elements (`source_table`).
     Raises:
         FedcoreError: the module lacks the bytes of a graph.
     """
@@ -77,7 +77,7 @@ def with_external_arrays(module: Module) -> tuple[Module, dict[str, bytes | memo
     """The module with a `Blob` in place of each large literal, and the bytes by digest."""
     blobs: dict[str, bytes | memoryview] = {}
 
-    def apart(op: Operation) -> Operation:
+    def replace_array(op: Operation) -> Operation:
         value = op.attributes.get("value")
         if not isinstance(value, Constant) or isinstance(value.data, tuple) or len(value.data) <= INLINE_BYTES:
             return op
@@ -85,7 +85,7 @@ def with_external_arrays(module: Module) -> tuple[Module, dict[str, bytes | memo
         blobs[blob.digest] = value.data
         return attrs.evolve(op, attributes={**op.attributes, "value": blob})
 
-    return _with_literals(module, apart), blobs
+    return _with_literals(module, replace_array), blobs
 
 
 def _with_arrays(module: Module, blobs: Mapping[str, bytes]) -> Module:

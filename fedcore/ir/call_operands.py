@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 def as_values(op: "Intrinsic", builder: Builder, arguments: Mapping) -> dict:
     """The arguments by parameter, with constants and containers as Values; functions are unchanged.
 
-    Where `op.constants` names another parameter for one, a Python number takes the dtypes of that parameter's argument.
+    `op.constants` maps a parameter to another one: a Python number for the first takes the dtypes of the second's
+    argument.
     """
 
     def as_value(name: str, argument: object) -> Value | Callable:
@@ -59,7 +60,7 @@ def operands_of(op: "Intrinsic", builder: Builder, arguments: list) -> list[Valu
     values = []
     for i, (value, argument) in enumerate(zip(plain_values, arguments, strict=True)):
         if value is None:
-            value = _trace(op, builder, types, i, argument)
+            value = _trace_argument(op, builder, types, i, argument)
             types[i] = value.type
         if isinstance(value.type, FunctionType):
             _check_captures(op, builder, value)
@@ -78,13 +79,16 @@ def _zip_placed(op: "Intrinsic", index: int, value: Value) -> Value:
     return lookup("federated_zip")(value)
 
 
-def _trace(op: "Intrinsic", builder: Builder, types: list, index: int, fn: Callable) -> Value:
-    """The function argument `index`, traced for the parameter type that the earlier operands determine.
+def _trace_argument(op: "Intrinsic", builder: Builder, types: list, index: int, fn: Callable) -> Value:
+    """The function argument `index`, traced for the parameter type that the other operands determine.
 
     A variable that widens another one is first bound to the same type. If the function returns a wider type, the
     variable is bound to the join of both, and the function is traced again.
+
+    Args:
+        types: the type of each operand; PENDING for a function that is not traced yet.
     """
-    binding = op.required_signature().match_partial(types, name=op.name, location=user_location())
+    binding = op.required_signature().match(types, name=op.name, location=user_location())
     expected = binding.alternative.parameters[index].type
     if not isinstance(expected, FunctionType):
         raise TypeMismatch(f"{op.name}: a function ({brief(fn)}) stands where {expected} is wanted")
@@ -105,7 +109,7 @@ def _trace(op: "Intrinsic", builder: Builder, types: list, index: int, fn: Calla
         raise
     if not isinstance(expected.result, AbstractType) or expected.result.label not in op.widens:
         return value
-    for _ in range(3):  # sizes, then ranks become unknown
+    for _ in range(3):  # sizes become unknown, then ranks
         assert isinstance(value.type, FunctionType)
         state, returned = variables[expected.result.label], value.type.result
         wider = None if fits(returned, state) else join_shapes(state, returned)
@@ -117,13 +121,17 @@ def _trace(op: "Intrinsic", builder: Builder, types: list, index: int, fn: Calla
 
 
 def _note_of_start(op: "Intrinsic", binding: Binding, expected: FunctionType, variables: Mapping[str, Type]) -> str:
-    """For a function that widens the type of another operand, such as `zero`: names this operand and its type."""
+    """The line of an error in a function whose first argument starts as another operand, as in a fold from `zero`.
+
+    It names that operand and its type; empty for other functions.
+    """
     result, parameter = expected.result, expected.parameter
     if not isinstance(result, AbstractType) or result.label not in op.widens or not isinstance(parameter, StructType):
         return ""
     start = next(p for p in binding.alternative.parameters if p.type == AbstractType(op.widens[result.label]))
     type_ = variables[result.label]
-    fix = float_fix(type_, substitute(parameter.types[1], variables, binding.placements))
+    value_type = substitute(parameter.types[1], variables, binding.placements)  # what the function folds into it
+    fix = float_fix(type_, value_type)
     note = f"\n  note: the first argument of this function has the type of `{start.name}`, {type_}"
     return f"{note}; {fix}" if fix else note
 

@@ -3,6 +3,7 @@
 Decision 0076.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 
 from fedcore.errors import FedcoreError
@@ -27,12 +28,12 @@ def called_function(op: Operation, symbols: Mapping) -> Function | None:
 def equal_calls(function: Function, module: Module) -> dict[str, str]:
     """Duplicate calls: maps each to the first call of that function on equal operands."""
     repeatable, symbols = repeatable_symbols(module), module.symbols()
-    first: dict[tuple, str] = {}
+    first_calls: dict[tuple, str] = {}
     equal: dict[str, str] = {}
     for op in function.operations:
         if called_function(op, symbols) is not None and op.operands[0].name in repeatable:
             operands = tuple((type(o), equal.get(o.name, o.name)) for o in op.operands)
-            earlier = first.setdefault(operands, op.name)
+            earlier = first_calls.setdefault(operands, op.name)
             if earlier != op.name:
                 equal[op.name] = earlier
     return equal
@@ -49,12 +50,12 @@ def check_inlined_size(module: Module) -> None:
         return
     large = next(f for f in module.functions if sizes[f.name] > MAX_INLINED)
     symbols = module.symbols()
-    callees = [c.name for op in large.operations if (c := called_function(op, symbols)) is not None]
-    most = max(dict.fromkeys(callees), key=lambda name: callees.count(name) * sizes[name])
+    calls = Counter(c.name for op in large.operations if (c := called_function(op, symbols)) is not None)
+    most = max(calls, key=lambda name: calls[name] * sizes[name])
     at = f"\n  at {large.location}" if large.location else ""
     raise FedcoreError(
         f"@{large.name} is too large: with every function that it calls written out, it has more than {MAX_INLINED} "
-        f"operations. It calls @{most}, which has {sizes[most]} of them, {callees.count(most)} times{at}"
+        f"operations. It calls @{most}, which has {sizes[most]} of them, {calls[most]} times{at}"
     )
 
 
@@ -74,8 +75,8 @@ def _inlined_sizes(module: Module) -> dict[str, int]:
                 continue
             callee = called_function(op, symbols)
             size += 1 if callee is None else max(1, sizes.get(callee.name, 0))  # inlining an empty function takes time
-            first = 0 if callee is None else 1
-            function_operands.update(o.name for o in op.operands[first:] if isinstance(o, Symbol))
+            arguments = op.operands if callee is None else op.operands[1:]
+            function_operands.update(o.name for o in arguments if isinstance(o, Symbol))
         sizes[function.name] = size
     if module.functions:
         sizes[module.main.name] += sum(sizes.get(name, 0) for name in function_operands - {module.main.name})

@@ -35,6 +35,7 @@ def parameter_names(fn: Callable, *, inner: bool = False) -> list[str]:
         raise TracingError(f"{describe(fn)} does not say which parameters it has: wrap it in a lambda") from None
     names = []
     for parameter in parameters:
+        # A partial makes a parameter that it binds by name keyword-only, with the bound value as its default.
         keeps_default = parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty
         if keeps_default and (inner or isinstance(fn, functools.partial)):
             continue

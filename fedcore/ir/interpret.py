@@ -41,7 +41,7 @@ class Seed:
 
     def number(self) -> "int | tf.Tensor":
         """The seed as a number: `base` folded with a hash of the path, or `base` itself for an empty path."""
-        return self.fold(self.base, _number(self.path)) if self.path else self.base
+        return self.fold(self.base, _hash_path(self.path)) if self.path else self.base
 
     def for_client(self, index: int) -> "Seed":
         return attrs.evolve(self, base=self.fold(self.base, index))
@@ -62,7 +62,8 @@ def join_salts(outer: str, inner: str) -> str:
 
 
 @functools.cache
-def _number(path: str) -> int:
+def _hash_path(path: str) -> int:
+    """The first 64 bits of the path's SHA-256, with a sign."""
     return int.from_bytes(hashlib.sha256(path.encode()).digest()[:8], "big", signed=True)
 
 
@@ -110,9 +111,9 @@ class Interpreter:
         self._module = module
         self.evaluate = evaluate
         self._graph = graph
-        self._graphs: dict[str, Callable] = {}
+        self._graphs: dict[str, Callable] = {}  # results of `graph` by name
         self._drawing = seeded_symbols(module)
-        self._equal: dict[str, dict[str, str]] = {}
+        self._equal: dict[str, dict[str, str]] = {}  # `equal_calls` of each function that ran, by name
 
     def function(self, name: str, seed: Seed | None = None) -> Callable:
         """The symbol as a Python function; a last argument may be a tuple of the remaining arguments."""
@@ -200,7 +201,7 @@ class Interpreter:
                 values.append(self.function(operand.name, at))
             else:
                 operand_types.append(types[operand.name])
-                values.append(_at(scope[operand.name], at))
+                values.append(_with_seed(scope[operand.name], at))
         return operand_types, values
 
 
@@ -230,7 +231,7 @@ def require_seed(seed: Seed | None, what: str) -> Seed:
     return seed
 
 
-def _at(value: object, seed: Seed | None) -> object:
+def _with_seed(value: object, seed: Seed | None) -> object:
     """The value; a function value gets the seed of the operation that takes it."""
     if isinstance(value, Callee):
         return value.at(seed)

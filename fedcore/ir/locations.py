@@ -65,14 +65,14 @@ def calling_lines(
     library: Line | None = None
     while frame is not None:
         path = frame.f_code.co_filename
-        kind = _kind(path)
-        if kind == "generated":
+        owner = _owner_of(path)
+        if owner == "generated":
             origin = lines_of_source().get((path, frame.f_lineno))
-            if origin is not None and _kind(origin[0]) == "user":
+            if origin is not None and _owner_of(origin[0]) == "user":
                 return CallingLines((origin[0], origin[1]), library)
-        elif kind == "user":
+        elif owner == "user":
             return CallingLines((path, frame.f_lineno), library)
-        elif kind == "algorithm" and library is None:
+        elif owner == "algorithm" and library is None:
             library = path, frame.f_lineno
         frame = frame.f_back
     return None
@@ -80,18 +80,18 @@ def calling_lines(
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of the user's code, or of a function that AutoGraph made of it."""
-    while frame is not None and _kind(frame.f_code.co_filename) not in ("user", "generated"):
+    while frame is not None and _owner_of(frame.f_code.co_filename) not in ("user", "generated"):
         frame = frame.f_back
     return frame
 
 
 def is_generated(path: str) -> bool:
     """Whether AutoGraph made a source file."""
-    return _kind(path) == "generated"
+    return _owner_of(path) == "generated"
 
 
 @functools.cache
-def _kind(path: str) -> str:
+def _owner_of(path: str) -> str:
     """The owner of a source file: "user", "algorithm" for fedcore's algorithms, "generated" by AutoGraph, else ""."""
     if path.startswith(_ALGORITHMS):
         return "algorithm"
@@ -167,7 +167,7 @@ def _code(fn: Callable) -> CodeType | None:
 
 def line_of_error(error: BaseException) -> str:
     """A message's further line: the innermost line of the user's code that an error passed; empty if it passed none."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if _kind(f.filename) == "user"]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _owner_of(f.filename) == "user"]
     return f"\n  at {_relative(frames[-1].filename)}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
 
 

@@ -17,22 +17,22 @@ class TypeNames:
     """Names for the long types of one module, and the notation with these names.
 
     Args:
-        types: of the module.
-        known: names of types of other modules, which have them here too; no other type has one of these names.
+        types: the types that the module's text writes, each as often as it writes it.
+        known: names of types in the texts of other modules: a type keeps its name here, and no other type takes it.
     """
 
     def __init__(self, types: Iterable[Type], known: Mapping[Type, str] = MappingProxyType({})) -> None:
         counts: Counter[StructType] = Counter()
         for type_, times in Counter(types).items():
-            _count(type_, counts, times)
+            _count_structs(type_, counts, times)
         self._names: dict[Type, str] = {}
-        self._texts: dict[Type, str] = {}
+        self._texts: dict[Type, str] = {}  # results of `write` with the names so far
         last_numbers: dict[str, int] = dict.fromkeys(known.values(), 0)
-        # Inner types first: `_count` adds a struct after its elements.
-        named = [t for t, n in counts.items() if n > 1 and len(str(t)) > _LONG and not contains(t, _is_variable)]
+        # Inner types first: `_count_structs` adds a struct after its elements.
+        long_structs = [t for t, n in counts.items() if n > 1 and len(str(t)) > _LONG and not contains(t, _is_variable)]
         self.definitions: list[tuple[str, str]] = []
-        for type_ in named:
-            name = known.get(type_) or _free(_stem(type_), last_numbers)
+        for type_ in long_structs:
+            name = known.get(type_) or _unused_name(_stem(type_), last_numbers)
             self.definitions.append((name, self.write(type_)))
             self._names[type_] = name
             self._texts.clear()
@@ -56,18 +56,21 @@ def _is_variable(type_: Type) -> bool:
     return isinstance(type_, AbstractType)
 
 
-def _count(type_: Type, counts: Counter, times: int) -> None:
-    """Counts occurrences of structs; the elements of a repeated struct count once."""
+def _count_structs(type_: Type, counts: Counter[StructType], times: int) -> None:
+    """Adds to `counts` the structs in a type that the text writes `times` times.
+
+    The elements of a repeated struct count once: if it gets a name, the text writes them once.
+    """
     if isinstance(type_, StructType):
         if type_ in counts:
             counts[type_] += times
             return
         for child in type_.types:
-            _count(child, counts, 1)
+            _count_structs(child, counts, 1)
         counts[type_] = times
         return
     for _, child in type_.children():
-        _count(child, counts, times)
+        _count_structs(child, counts, times)
 
 
 def _stem(type_: StructType) -> str:
@@ -79,11 +82,11 @@ def _stem(type_: StructType) -> str:
     return "T"
 
 
-def _free(stem: str, last_numbers: dict[str, int]) -> str:
-    """A new name: the stem, or the first free of `stem1`, `stem2`, …; never plain `T`, the usual type variable.
+def _unused_name(stem: str, last_numbers: dict[str, int]) -> str:
+    """The first of `stem`, `stem1`, `stem2`, … that is not in use; never plain `T`, the usual type variable.
 
     Args:
-        last_numbers: name in use -> the last number that was tried behind it. This function adds the new name.
+        last_numbers: the names in use, each with the last number that was tried behind it. The new name is added.
     """
     n = last_numbers.get(stem, 0)
     name = f"{stem}{n}" if n else stem

@@ -119,7 +119,7 @@ def federated_modules(draw: st.DrawFn, max_steps: int = 7, *, every_dtype: bool 
     at_server = draw(st.lists(members, max_size=2))
     refusals = (TypeMismatch, TracingError) if every_dtype else ()
     module = ModuleBuilder("traced")
-    builder = Builder(module, salted="")
+    builder = Builder(module, salt_prefix="")
     with builder:
         local_function, steps = _local_function, STEPS
         if every_dtype:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import attrs
 
@@ -169,7 +168,8 @@ class Signature:
 
         Args:
             argument_types: in the order of the parameters; None for an absent optional argument, which may be left out
-                at the end.
+                at the end. A PENDING type binds no variables:
+                `substitute(parameter.type, binding.variables, binding.placements)` gives its known part.
             name: name of the operation, for the error.
             parameter_names: for the error, if the signature does not name its parameters.
             location, function: the user's line and function, for the error.
@@ -185,15 +185,6 @@ class Signature:
             attempts.append(attempt)
         furthest = max(attempts, key=lambda attempt: attempt.progress)
         raise TypeMismatch(furthest.explanation(name, parameter_names, location, function))
-
-    def match_partial(
-        self, argument_types: Sequence[Type | _Pending | None], name: str = "call", **error: Any
-    ) -> Binding:
-        """Matches argument types, of which some may be `PENDING` and then bind no variables.
-
-        `substitute(parameter.type, binding.variables, binding.placements)` gives the known part of a pending type.
-        """
-        return self.match(argument_types, name, **error)
 
 
 def substitute(type_: Type, variables: Mapping[str, Type], placements: Mapping[str, Placement]) -> Type:

@@ -140,7 +140,7 @@ def test_too_many_arguments_are_refused():
 
 
 def test_a_partial_match_binds_from_what_is_known():
-    binding = parse_signature(MAP).match_partial([PENDING, parse_type("int32@SERVER")])
+    binding = parse_signature(MAP).match([PENDING, parse_type("int32@SERVER")])
     fn = binding.alternative.parameters[0].type
     assert substitute(fn, binding.variables, binding.placements) == parse_type("(int32 -> U)")
 

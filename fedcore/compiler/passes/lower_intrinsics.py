@@ -53,7 +53,7 @@ class _Lowering(Inliner):
         for value in values:
             operands.append((yield self._materialized(builder, value)))
         with builder, builder.lowering(op):
-            builder.salted = None if salt is None else f"{salt}."
+            builder.salt_prefix = None if salt is None else f"{salt}."
             try:
                 lowered = declared.lowered_by(*operands, **attributes)
             except TypeMismatch as error:
@@ -62,7 +62,7 @@ class _Lowering(Inliner):
             if lowered is None:
                 raise FedcoreError(f"the lowering of {op.kind} returns None; it returns a value of type {op.type}")
             result = builder.value(lowered)
-            builder.salted = None
+            builder.salt_prefix = None
         if not fits(result.type, op.type):
             raise FedcoreError(f"the lowering of {op.kind} gives {result.type}, but its signature says {op.type}")
         return result
