@@ -52,7 +52,7 @@ class Symbol:
 Operand = Ref | Symbol
 
 
-_HASHED_BYTES = 256
+_HASHED_BYTES = 256  # of a constant's data: to hash megabytes would take long
 
 
 @attrs.frozen(eq=False)
@@ -251,9 +251,10 @@ class Graph:
     Its main takes the leaves of the parameter type in order and returns the result's leaves.
 
     Args:
-        sources: of its nodes; that of a result `ret0` is its operation's. They are not compared and not in the text.
+        sources: the user's code of each node; of a result `ret0` that of the operation that computes it. They are not
+            compared and not in the text.
         prints: the canonical bytes of a graph with the same arguments that prints what the user's code prints, with
-            `fc.debug.print`; likewise, and not in files. None if it prints nothing.
+            `fc.debug.print`. None if it prints nothing. Not compared, and neither in the text nor in files.
     """
 
     name: str
@@ -270,8 +271,8 @@ class Graph:
             names: for each node that is still there, its new name.
         """
         results = {("", f"ret{i}") for i, _ in enumerate(leaves(self.type.result))}
-        kept_names = {**names, **{node: node for node in results}}
-        sources = {after: self.sources[node] for node, after in kept_names.items() if node in self.sources}
+        new_names = {**names, **{node: node for node in results}}
+        sources = {new: self.sources[node] for node, new in new_names.items() if node in self.sources}
         return attrs.evolve(self, digest=digest, sources=sources)
 
 
@@ -282,7 +283,7 @@ class Verified:
     Args:
         types: the types of the symbols by name.
         type_work: the number of parts of types that were compared.
-        declarations: the number of declared operations at that time; after another declaration it no longer holds.
+        declarations: the number of declared operations at that time; another declaration makes the result stale.
     """
 
     types: Mapping[str, FunctionType]
@@ -406,20 +407,25 @@ class Module(HtmlDisplay):
         return digest
 
     def source_digest(self) -> str:
-        """SHA-256 of the program and of what is shown with it, such as its locations: equal programs at different lines
-        of the user differ in it."""
+        """SHA-256 of the program, its locations, its prints and its names of elements.
+
+        Equal programs at different lines of the user differ in it.
+        """
         return self.fact("source digest", lambda module: module._digest_with(str))
 
     def plan_key(self) -> str:
-        """`source_digest` without the numbers in names of elements: Keras calls the same layer of a second model
-        `dense_2`. `with_element_names` gives a plan its module's names."""
+        """`source_digest` without the numbers in names of elements.
+
+        Keras calls the same layer of a second model `dense_2`. `with_element_names` gives a plan its module's names.
+        """
         return self.fact("plan key", lambda module: module._digest_with(lambda names: _NUMBER.sub("", names)))
 
-    def _digest_with(self, shown: Callable[[str], str]) -> str:
-        places = [at for f in self.functions for at in (f.location, *(op.location for op in f.operations))]
-        lines = [f"{at.file}:{at.line}" if at else "" for at in places]
+    def _digest_with(self, edit_names: Callable[[str], str]) -> str:
+        """`source_digest`, where `edit_names` edits the text of all names of elements first."""
+        locations = [at for f in self.functions for at in (f.location, *(op.location for op in f.operations))]
+        lines = [f"{at.file}:{at.line}" if at else "" for at in locations]
         prints = [digest_of(graph.prints) for graph in self.graphs if graph.prints is not None]
-        names = [shown(str(sorted(self.element_names.items())))] if self.element_names else []
+        names = [edit_names(str(sorted(self.element_names.items())))] if self.element_names else []
         return digest_of("\n".join([self.digest(), *lines, *prints, *names]).encode(errors="replace"))
 
     def with_element_names(self, names: Mapping[str, tuple[str, ...]]) -> "Module":

@@ -14,7 +14,7 @@ class _Symbols:
 
     Args:
         nodes: the functions and graphs by name.
-        by_content: the names by content.
+        by_content: the names by `_content`.
         drawing: the names of symbols that draw random numbers.
         are_unique: no two symbols have equal content, and a builder can give each symbol its name.
     """
@@ -51,9 +51,9 @@ class ModuleBuilder:
         self._nodes: dict[str, Function | Graph] = {}
         self._types: dict[str, FunctionType] = {}
         self._reserved: str | None = None
-        self._repeated: Function | Graph | None = None  # the last one that was added, if it equals an earlier one
-        self._by_content: dict[object, str] = {}
-        self._tried: dict[str, int] = {}  # highest number in use, by stem
+        self._repeated: Function | Graph | None = None  # argument of the last `add`, if it equals an earlier symbol
+        self._by_content: dict[object, str] = {}  # names by `_content`
+        self._last_numbers: dict[str, int] = {}  # by stem, the last number that was tried behind it
         self._drawing: set[str] = set()
 
     def reserve(self, name: str) -> None:
@@ -72,12 +72,12 @@ class ModuleBuilder:
         stem = re.sub(r"[^A-Za-z0-9_]+", "", name) or "fn"
         candidate, n = stem, 0
         if stem in self._types:
-            n = self._tried.get(stem, 0)
+            n = self._last_numbers.get(stem, 0)
             candidate = f"{stem}_{n}" if n else stem
         while candidate in self._types or candidate == self._reserved:
             n += 1
             candidate = f"{stem}_{n}"
-        self._tried[stem] = n
+        self._last_numbers[stem] = n
         return candidate
 
     def add(self, node: Function | Graph) -> str:
@@ -111,23 +111,24 @@ class ModuleBuilder:
 
         If main only calls a graph on its parameters, the graph is added alone and stands for it.
         """
-        renamed: dict[str, str] = {}
         self.blobs.update(module.blobs)
         graph = _only_graph(module)
         if graph is not None:
             return self.add(graph)
-        if self._adopts(module):
+        if self._adopt(module):
             return self._add_verified(module)
+        renamed: dict[str, str] = {}
         for graph in module.graphs:
             renamed[graph.name] = self.add(graph)
         for function in module.functions:
             renamed[function.name] = self.add(rename_symbols(function, renamed))
         return renamed[module.main.name]
 
-    def _adopts(self, module: Module) -> bool:
-        """Adds the symbols of a verified module, except for main, if none of them needs another name.
+    def _adopt(self, module: Module) -> bool:
+        """Adds the symbols of a verified module, except for main, under their own names, and returns True.
 
-        Copies dicts and lists, so that computations that call one another thousands deep are traced in seconds.
+        Adds nothing and returns False if a symbol needs another name, or equals one that is here. It copies whole dicts
+        and lists, so that computations that call one another thousands deep are traced in seconds.
         """
         verified = module.verified
         if verified is None or module.stage != self.stage:
@@ -151,7 +152,7 @@ class ModuleBuilder:
         self._types.update(types)
         self._by_content.update(symbols.by_content)
         self._drawing |= symbols.drawing
-        self._note(attrs.evolve(verified, types=types))
+        self._extend_verified(attrs.evolve(verified, types=types))
         return True
 
     def _add_verified(self, module: Module) -> str:
@@ -159,10 +160,10 @@ class ModuleBuilder:
         name = self.add(module.main)
         assert module.verified is not None
         type_ = module.verified.types[module.main.name]
-        self._note(Verified({name: type_}, 0, module.verified.declarations))
+        self._extend_verified(Verified({name: type_}, 0, module.verified.declarations))
         return name
 
-    def _note(self, verified: Verified) -> None:
+    def _extend_verified(self, verified: Verified) -> None:
         """Adds what is known of further symbols to `verified`."""
         self.verified = verified if self.verified is None else self.verified.join(verified)
 
@@ -175,7 +176,7 @@ class ModuleBuilder:
 
     def build(self) -> Module:
         """The module whose main function is the one that was added last."""
-        if isinstance(self._repeated, Function):  # main equals a function that stands before others
+        if isinstance(self._repeated, Function):  # main is last, so it is added also if an earlier function equals it
             self._append(self._repeated)
             self._repeated = None
         module = Module(self.stage, tuple(self.graphs), tuple(self.functions), self.blobs)
@@ -238,8 +239,8 @@ def rename_symbols(function: Function, names: dict[str, str]) -> Function:
     def rename_operand(operand: Operand) -> Operand:
         return Symbol(names.get(operand.name, operand.name)) if isinstance(operand, Symbol) else operand
 
-    named = [function.result, *(o for op in function.operations for o in op.operands)]
-    if all(names.get(o.name, o.name) == o.name for o in named if isinstance(o, Symbol)):
+    operands = [function.result, *(o for op in function.operations for o in op.operands)]
+    if all(names.get(o.name, o.name) == o.name for o in operands if isinstance(o, Symbol)):
         return function
     operations = tuple(
         attrs.evolve(op, operands=tuple(map(rename_operand, op.operands)))

@@ -85,6 +85,7 @@ def dataflow_nodes(module: Module) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _describe(function: Function, kind: str, type_: Type) -> dict[str, Any]:
+    """The attributes that each node of a function has: `kind`, `function`, `type`, `placement`, `bits`."""
     result: dict[str, Any] = {"kind": kind, "function": function.name, "type": str(type_)}
     placement = type_.placement if isinstance(type_, FederatedType) else function.placement
     if placement is not None:

@@ -98,10 +98,14 @@ class Intrinsic:
         operands = [p.name for p in positional if p.name not in self.attributes]
         self.per_client = self._index_of(operands, per_client)
         self.per_element = self._index_of(operands, per_element)
-        if level not in (PLACED, LOCAL, PLAN):
-            raise FedcoreError(f"{self.name}: `level` is {PLACED} or {LOCAL}, not {brief(level)}")
+        self._check_declaration(operands)
+
+    def _check_declaration(self, operands: list[str]) -> None:
+        """Raises FedcoreError if the parts of the declaration do not fit each other; `operands` are their names."""
+        if self.level not in (PLACED, LOCAL, PLAN):
+            raise FedcoreError(f"{self.name}: `level` is {PLACED} or {LOCAL}, not {brief(self.level)}")
         unknown = [name for name in self.attributes if name not in self.__signature__.parameters]
-        if unknown and signature is not None:
+        if unknown and self.signature is not None:
             raise FedcoreError(f"{self.name} has no parameter {unknown[0]!r} to be an attribute")
         for alternative in self.signature.alternatives if self.signature else ():
             if alternative.unbound:
@@ -110,17 +114,18 @@ class Intrinsic:
                     f"{self.name}: no required parameter of {alternative} has {labels}, so calls would not know the "
                     "type of their result"
                 )
-        if crosses not in (None, TO_CLIENTS, TO_SERVER):
-            raise FedcoreError(f"{self.name}: `crosses` is TO_CLIENTS or TO_SERVER, not {brief(crosses)}")
-        if crosses == TO_SERVER and tuple(operands) != _AGGREGATION_OPERANDS:
+        if self.crosses not in (None, TO_CLIENTS, TO_SERVER):
+            raise FedcoreError(f"{self.name}: `crosses` is TO_CLIENTS or TO_SERVER, not {brief(self.crosses)}")
+        if self.crosses == TO_SERVER and tuple(operands) != _AGGREGATION_OPERANDS:
             raise FedcoreError(
                 f"{self.name} crosses to the server, so it takes {', '.join(_AGGREGATION_OPERANDS)}; "
                 f"it takes {', '.join(operands)}. Others are written in fc.federated_aggregate, by a lowering"
             )
-        if crosses == TO_CLIENTS and len(operands) != 1:
+        if self.crosses == TO_CLIENTS and len(operands) != 1:
             raise FedcoreError(f"{self.name} crosses to the clients, so it takes one value, which is sent unchanged")
 
     def _index_of(self, operands: list[str], name: str | None) -> int | None:
+        """The position of a name among the operands; None for None."""
         if name is not None and name not in operands:
             raise FedcoreError(f"{self.name} has no parameter {name!r}; it has {', '.join(operands)}")
         return None if name is None else operands.index(name)
@@ -167,7 +172,7 @@ class Intrinsic:
         return fn
 
     def functions(self) -> list[Callable | None]:
-        """The functions of the declaration."""
+        """The functions of the declaration, some of them None. With `facts`, what a compiled plan depends on."""
         return [self.meaning, self.lowered_by, self.staged_by, self._typing, self._rule]
 
     def facts(self) -> tuple:
@@ -233,6 +238,20 @@ class Intrinsic:
                 f"{self.name} stands outside a computation: call it in the body of a function decorated with "
                 "fc.federated_computation"
             )
+        arguments, attributes = self._arguments_and_attributes(args, kwargs)
+        arguments = as_values(self, builder, arguments)
+        placed = {k: v for k, v in arguments.items() if isinstance(v, Value) and is_placed(v.type)}
+        check_one_placement(self, placed)
+        if placed and self.level == LOCAL:
+            return self._map(arguments, placed, attributes)
+        operands = operands_of(self, builder, list(arguments.values()))
+        return self.emit(operands, builder=builder, **attributes)
+
+    def _arguments_and_attributes(self, args: tuple, kwargs: dict) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The arguments that become operands, and the attributes, both by parameter, of a call.
+
+        An optional parameter whose default is None is left out if it is absent or None.
+        """
         try:
             bound = self.__signature__.bind(*args, **kwargs)
         except TypeError as error:
@@ -244,21 +263,14 @@ class Intrinsic:
         for name, argument in arguments.items():
             if argument is None:
                 raise TypeMismatch(f"{self.name}{self.__signature__}: `{name}` is None")
-        arguments = as_values(self, builder, arguments)
-        placed = {k: v for k, v in arguments.items() if isinstance(v, Value) and is_placed(v.type)}
-        check_one_placement(self, placed)
-        if placed and self.level == LOCAL:
-            return self._map(arguments, placed, attributes)
-        operands = operands_of(self, builder, list(arguments.values()))
-        return self.emit(operands, builder=builder, **attributes)
+        return arguments, attributes
 
     def _map(self, arguments: dict, placed: dict[str, Value], attributes: dict) -> Value:
-        """Maps a local operation over placed values."""
-        names = list(placed)
+        """Maps a local operation over the `placed` ones of its arguments."""
 
         def fn(parts: Any) -> Value:
-            own = dict(zip(names, parts, strict=True)) if len(names) > 1 else {names[0]: parts}
-            return self(**{**arguments, **own}, **attributes)
+            members = dict(zip(placed, parts if len(placed) > 1 else [parts], strict=True))
+            return self(**{**arguments, **members}, **attributes)
 
         fn.__name__ = self.name
         values = tuple(placed.values())
@@ -278,6 +290,7 @@ class Intrinsic:
         return builder.append(self.name, operands, type_, attributes, draws=self.draws)
 
     def _attribute(self, name: str, value: object) -> object:
+        """The value of an attribute as it is written: dtypes and placements by name, numpy's scalars as Python's."""
         if name == "dtype":
             return as_dtype(value).name
         if name != "placement":

@@ -168,7 +168,7 @@ class _ModuleBuilder(ValueBuilder):
 
     def line(self, token: lark.Token, *details: dict[str, object] | Location) -> Operation:
         """The operation of a `LINE` token, split by its pattern; equal texts of types and operands are parsed once."""
-        name, kind, operands, type_ = _pieces(_line, token)
+        name, kind, operands, type_ = _match_groups(_line, token)
         state = _state.get()
         if type_ not in state.types:
             state.types[type_] = _type_in_line(type_)
@@ -190,14 +190,14 @@ class _ModuleBuilder(ValueBuilder):
         """The location of a `PLACE` token; equal texts give one object."""
         locations = _state.get().locations
         if token not in locations:
-            file, line, library, library_line = _pieces(_place, token)
+            file, line, library, library_line = _match_groups(_place, token)
             locations[token] = Location(
                 file, int(line), library=None if library is None else Location(library, int(library_line))
             )
         return locations[token]
 
 
-def _pieces(pattern: re.Pattern, token: str) -> tuple[str, ...]:
+def _match_groups(pattern: re.Pattern, token: str) -> tuple[Any, ...]:
     """The groups of the pattern in a token; None for a group that is absent."""
     match = pattern.match(token)
     assert match is not None  # the lexer made the token by this pattern
@@ -267,10 +267,11 @@ def _without_second_module(text: str, error: ParseError) -> ParseError:
 
 
 class _WrongLine(Exception):
-    """The type in a `LINE` is malformed."""
+    """The type in a `LINE` is malformed: `parse_module` parses the text again, by `_RULES` alone."""
 
 
 def _type_in_line(text: str) -> Any:
+    """The type that a `LINE` holds; raises `_WrongLine` if it is malformed, since its position is not known here."""
     try:
         return _parser(lines=True).parse(text, start="type")
     except (Refused, lark.UnexpectedInput):

@@ -47,7 +47,7 @@ class PartRegistry(Generic[P]):
     Args:
         kind: in messages, such as `pass of client stages`.
         package: of the built-in parts: part `a-b` is in the module `a_b`, which is imported when the part is named.
-        built_in: their names, in order.
+        built_in: the names of the built-in parts, in the order of `all`.
         decides_results: programs are compiled again when a part is registered.
         keeps_built_in: a third party may not take the name of a built-in part.
         hint: behind the message that says which names there are.

@@ -22,6 +22,7 @@ def print_module(module: Module, *, locations: bool = True, type_names: dict[Typ
     """The text of the module.
 
     Args:
+        locations: the lines of the user are in the text.
         type_names: names of types, which get their names in the text; the names of other types are added. So texts of a
             module before and after a pass have equal names.
     """
@@ -43,6 +44,7 @@ def print_operation(op: Operation) -> str:
 
 
 def _types(module: Module) -> Iterator[Type]:
+    """The types that the text writes, each as often as it writes it."""
     for graph in module.graphs:
         yield graph.type
     for function in module.functions:
@@ -90,6 +92,7 @@ def _line(location: Location) -> str:
 
 
 def _name(sigil: str, name: str) -> str:
+    """A name behind its sigil, `%` or `@`; in quotes if it has other signs than letters, digits and underscores."""
     return sigil + (name if _BARE.match(name) else json.dumps(name, ensure_ascii=False))
 
 
@@ -152,6 +155,7 @@ def print_constant(constant: Constant) -> str:
 
 
 def _bytes(data: bytes) -> str:
+    """Bytes in the notation: `b"…"`, with bytes that are not printable ASCII as `\\x0a`."""
     out = "".join(chr(c) if 32 <= c < 127 and c not in b'"\\' else f"\\x{c:02x}" for c in data)
     return f'b"{out}"'
 

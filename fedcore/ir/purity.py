@@ -34,9 +34,7 @@ def seeded_symbols(module: Module) -> frozenset[str]:
 def _seeded_symbols(module: Module) -> frozenset[str]:
     seeded = {g.name for g in module.graphs if g.attributes.get("seeded")}
     for function in module.functions:
-        operands = [function.result, *(o for op in function.operations for o in op.operands)]
-        named = any(isinstance(o, Symbol) and o.name in seeded for o in operands)
-        if named or any(lookup(op.kind).draws for op in function.operations):
+        if not seeded.isdisjoint(symbols_of(function)) or any(lookup(op.kind).draws for op in function.operations):
             seeded.add(function.name)
     return frozenset(seeded)
 
@@ -52,6 +50,7 @@ def stateful_symbols(module: Module) -> frozenset[str]:
 
 
 def _symbols_with(module: Module, attribute: str) -> frozenset[str]:
+    """Graphs with an attribute, and functions that name such a graph, directly or through other functions."""
     names = {g.name for g in module.graphs if g.attributes.get(attribute)}
     for function in module.functions:
         if not names.isdisjoint(symbols_of(function)):
@@ -60,6 +59,7 @@ def _symbols_with(module: Module, attribute: str) -> frozenset[str]:
 
 
 def symbols_of(function: Function) -> set[str]:
+    """The names of the functions and graphs that a function has as operands or as its result."""
     operands = [function.result, *(o for op in function.operations for o in op.operands)]
     return {o.name for o in operands if isinstance(o, Symbol)}
 
@@ -71,5 +71,6 @@ def _is_pure(module: Module, graph: Graph) -> bool:
 
 
 def _names_state(data: bytes) -> bool:
-    """Searches for one name after the other: an alternation of a regular expression takes 30 times as long."""
+    """Whether the bytes of a graph name an operation that draws random numbers, keeps state, prints or asserts."""
+    # One search for each name: an alternation of a regular expression takes 30 times as long.
     return data.count(b"Random") > data.count(b"StatelessRandom") or any(name in data for name in _STATEFUL)

@@ -10,10 +10,10 @@ from pathlib import Path
 from fedcore.errors import InvalidValue
 
 MAX_RATIO = 100
-"""How many times the bytes of a file its content may take in memory, if it is packed."""
+"""Most bytes of memory that the content of a packed file may take, for each byte of the file."""
 
 ALWAYS_TAKEN_BYTES = 16 * 2**20
-"""Memory that the content of any file may take."""
+"""Memory that the content of a file may take, however small the file is."""
 
 _SPARSE_BYTES = 2**28  # a file system may store a smaller file of zeros in no block
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a FIFO would wait for its writer

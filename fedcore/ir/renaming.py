@@ -27,12 +27,13 @@ def form_of(function: Function, symbols: Mapping[str, Hashable]) -> Hashable:
 
 
 def operation_form(op: Operation, keys: Mapping[str, Hashable], symbols: Mapping[str, Hashable]) -> Hashable:
-    """Key for alpha-equivalence; `keys` holds the key of each binding."""
+    """Key for alpha-equivalence; `keys` holds the key of each parameter and binding, `symbols` that of each symbol."""
     operands = tuple(operand_form(o, keys, symbols) for o in op.operands)
     return op.kind, operands, op.type, tuple(sorted(op.attributes.items()))
 
 
 def operand_form(operand: Operand, keys: Mapping[str, Hashable], symbols: Mapping[str, Hashable]) -> Hashable:
+    """The key of the binding, parameter or symbol that an operand names."""
     if isinstance(operand, Ref):
         return "ref", keys[operand.name]
     return "symbol", symbols[operand.name]

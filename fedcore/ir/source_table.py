@@ -17,10 +17,8 @@ from typing import Any
 import attrs
 
 from fedcore.errors import FedcoreError, Location
+from fedcore.ir.limits import MAX_NAME
 from fedcore.ir.module import Graph, Module, NodeKey, NodeSource
-
-MAX_NAME = 10_000
-"""Characters of a name that is read."""
 
 
 def table_of(module: Module) -> bytes:
@@ -36,7 +34,7 @@ def table_of(module: Module) -> bytes:
         library = None if source.location is None else source.location.library
         return [*key, number, *line(source.location), *line(library)]
 
-    graphs = {g.name: [row(*item) for item in sorted(g.sources.items(), key=_key)] for g in module.graphs if g.sources}
+    graphs = {g.name: [row(*item) for item in sorted(g.sources.items())] for g in module.graphs if g.sources}
     if not graphs and not module.element_names:
         return b""
     table = {
@@ -48,10 +46,6 @@ def table_of(module: Module) -> bytes:
     return json.dumps(table, separators=(",", ":")).encode()
 
 
-def _key(item: tuple[NodeKey, NodeSource]) -> NodeKey:
-    return item[0]
-
-
 def with_table(module: Module, data: bytes) -> Module:
     """The module with the sources and the names of elements of a table.
 
@@ -60,37 +54,43 @@ def with_table(module: Module, data: bytes) -> Module:
     """
     try:
         table = json.loads(data)
-        files, names = [_name(f) for f in table["files"]], [_name(n) for n in table["names"]]
-        rows = {_name(graph): rows for graph, rows in table["graphs"].items()}
+        files, names = [_check_name(f) for f in table["files"]], [_check_name(n) for n in table["names"]]
+        rows = {_check_name(graph): rows for graph, rows in table["graphs"].items()}
         graphs = tuple(attrs.evolve(g, sources=_sources(rows.get(g.name, ()), files, names)) for g in module.graphs)
-        elements = {_name(key): tuple(map(_name, values)) for key, values in table["element_names"].items()}
+        elements = {_check_name(key): tuple(map(_check_name, values)) for key, values in table["element_names"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise FedcoreError(f"the table of the bundle's sources is damaged: {type(error).__name__}: {error}") from None
     return attrs.evolve(module, graphs=graphs, element_names=elements)
 
 
 def _sources(rows: Any, files: list[str], names: list[str]) -> Mapping[NodeKey, NodeSource]:
+    """The sources of a graph from its rows, which number `files` and `names`; see the module's docstring."""
+
     def location(number: int, line: int, library: Location | None = None) -> Location | None:
-        return None if _whole(number, -1) < 0 else Location(files[number], _whole(line), None, library)
+        return None if _check_whole(number, -1) < 0 else Location(files[number], _check_whole(line), None, library)
 
     return {
-        (_name(function), _name(node)): NodeSource(names[_whole(name)], location(file, line, location(*library)))
+        (_check_name(function), _check_name(node)): NodeSource(
+            names[_check_whole(name)], location(file, line, location(*library))
+        )
         for function, node, name, file, line, *library in rows
     }
 
 
-def _name(value: object) -> str:
+def _check_name(value: object) -> str:
+    """The value if it is a text of at most `MAX_NAME` characters; else raises ValueError."""
     if not isinstance(value, str) or len(value) > MAX_NAME:
         raise ValueError("a name is no text, or too long")
     return value.encode(errors="replace").decode()  # JSON can hold lone surrogates
 
 
-def _whole(value: object, least: int = 0) -> int:
+def _check_whole(value: object, least: int = 0) -> int:
+    """The value if it is an int from `least` to 2**31 - 1; else raises ValueError."""
     if type(value) is not int or not least <= value < 2**31:
         raise ValueError(f"a number is no whole number from {least}")
     return value
 
 
 def graph_lines(graph: Graph) -> list[str]:
-    """The lines of a graph's nodes, for the key of what is compiled from it."""
-    return [f"{key} {source.location}" for key, source in sorted(graph.sources.items(), key=_key)]
+    """A text for each node of a graph with its location, for the keys of executables that are built from the graph."""
+    return [f"{key} {source.location}" for key, source in sorted(graph.sources.items())]

@@ -34,17 +34,19 @@ def sources_of(*modules: Module) -> dict[str, str]:
 
 def _locations(module: Module) -> Iterator[Location]:
     for function in module.functions:
-        lines = (function.location, *(op.location for op in function.operations))
-        yield from (line for line in lines if line is not None)
+        locations = (function.location, *(op.location for op in function.operations))
+        yield from (location for location in locations if location is not None)
 
 
 def _project_roots() -> list[Path]:
+    """The working directory and the directory of the main script, unless it is the root of the file system."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     roots = [Path.cwd(), *([Path(main).parent] if main else [])]
     return [root for root in (Path(os.path.realpath(r)) for r in roots) if root != root.parent]
 
 
 def _text(path: str, roots: list[Path]) -> str | None:
+    """The text of a file; None if it is below none of the roots, too large, unreadable or no text."""
     real = Path(os.path.realpath(path))
     if not any(real.is_relative_to(root) for root in roots):
         return None

@@ -1,5 +1,7 @@
 """The kind of machine that a plan is made for, in classes: machines of one kind get equal plans."""
 
+import itertools
+
 import attrs
 
 from fedcore.errors import FedcoreError, brief
@@ -10,7 +12,7 @@ CLASSES = {
     "memory": ("fast", "slow"),
     "gpu": ("no", "nvidia"),
 }
-"""By field of a target its classes; docs/performance.md has their limits."""
+"""The classes of each field of a `Target`, in the order of its fields; docs/performance.md has their limits."""
 
 WITHOUT_ONEDNN = "/no-onednn"
 """Last part of the name of a target whose plans name no kernels of oneDNN."""
@@ -46,17 +48,8 @@ class Target:
         return f"{self.isa}/{self.l2}-l2/{self.memory}-memory/{self.gpu}-gpu{without}"
 
 
-_BY_NAME = {
-    str(target): target
-    for target in (
-        Target(i, c, m, g, o)
-        for i in CLASSES["isa"]
-        for c in CLASSES["l2"]
-        for m in CLASSES["memory"]
-        for g in CLASSES["gpu"]
-        for o in ("yes", "no")
-    )
-}
+_ALL_TARGETS = itertools.starmap(Target, itertools.product(*CLASSES.values(), ("yes", "no")))
+_BY_NAME = {str(target): target for target in _ALL_TARGETS}
 
 
 def is_target(text: object) -> bool:

@@ -126,8 +126,11 @@ def plain_value(token: lark.Token, value: object) -> Any:
 
 
 def parse_constant(value: Any, dtype: DType, shape: tuple[int, ...]) -> Constant:
-    """The constant of a scalar, or of a flat list of the entries of a tensor; raises ValueError, OverflowError or
-    TypeError for another value."""
+    """The constant of a scalar, or of a flat list of the entries of a tensor.
+
+    Raises:
+        ValueError, OverflowError, TypeError: the value is no such constant.
+    """
     scalars = [value] if shape == () else list(value)
     if len(scalars) != math.prod(shape):
         raise ValueError(value)
@@ -143,6 +146,7 @@ def parse_constant(value: Any, dtype: DType, shape: tuple[int, ...]) -> Constant
 
 
 def _scalar(text: object, dtype: np.dtype) -> np.generic | bool | int:
+    """One entry of a constant of numbers or bools; a complex one is a pair of texts. Raises as `parse_constant`."""
     if dtype.kind == "c":
         real = np.dtype(f"f{dtype.itemsize // 2}")
         if not isinstance(text, tuple) or len(text) != 2:

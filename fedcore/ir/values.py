@@ -62,11 +62,11 @@ class Value:
         if isinstance(key, str):
             return self.__getattr__(key)
         if isinstance(key, slice):
-            picked = range(len(type_))[key]
-            return self.builder.struct([(type_.names[i], self._item(i)) for i in picked])
+            indices = range(len(type_))[key]
+            return self.builder.struct([(type_.names[i], self._item(i)) for i in indices])
         if not -len(type_) <= key < len(type_):
             raise IndexError(f"a value of type {self.type} has {len(type_)} elements")
-        return self._item(key % len(type_))
+        return self._item(range(len(type_))[key])  # an int, also for an integer of numpy
 
     def __iter__(self) -> Iterator["Value"]:
         return (self._item(i) for i in range(len(self._struct())))
@@ -179,7 +179,7 @@ def _arithmetic(kind: str, left: object, right: object) -> Value:
 
 
 def _fill(constant: object, type_: Type) -> object:
-    """A value of the type with the constant in every element, for the left operand, whose type the result has."""
+    """A value of the type with the constant in every element: the left operand decides the type of the result."""
     if isinstance(type_, TensorType) and type_.shape == ():
         return constant
     builder = active_builder()

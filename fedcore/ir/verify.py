@@ -39,41 +39,45 @@ from fedcore.types.types import MAX_PARTS
 
 _BOOKKEEPING = {"struct", "item"}  # allowed in main at every stage: they compute nothing
 _STRATEGIES = ("loop", "vectorised")
-_STAGES_OF = {"run": (SERVER,), "fold": (CLIENTS, CLIENTS), "merge": (CLIENTS,), "collect": (CLIENTS,)}
+# By the kind of an operation of a plan: the placements of the stages that are its first operands.
+_STAGE_PLACEMENTS = {"run": (SERVER,), "fold": (CLIENTS, CLIENTS), "merge": (CLIENTS,), "collect": (CLIENTS,)}
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SALT = re.compile(r"[0-9]+(:[0-9]+)?(\.[0-9]+(:[0-9]+)?)*")
 
 
-def _whole(least: int, most: int) -> Callable[[object], bool]:
+def _int_from(least: int, most: int) -> Callable[[object], bool]:
+    """A predicate for ints from `least` to `most`."""
     return lambda x: type(x) is int and least <= x <= most
 
 
 _PASS = re.compile(r"[A-Za-z0-9_\-]{1,100}")
-_SOME_CLIENTS = _whole(1, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 1 to {limits.MAX_CLIENTS_AT_ONCE}"
-_CLIENTS = _whole(2, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 2 to {limits.MAX_CLIENTS_AT_ONCE}"
+_SOME_CLIENTS = _int_from(1, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 1 to {limits.MAX_CLIENTS_AT_ONCE}"
+_CLIENTS = _int_from(2, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 2 to {limits.MAX_CLIENTS_AT_ONCE}"
+
+_BOOL = (lambda x: type(x) is bool), "true or false"
 
 # By attribute: a predicate for valid values, and their description.
-_KINDS = {
-    "bits": (_whole(0, limits.MAX_BITS), f"a number of bits, at most {limits.MAX_BITS}"),
+_ATTRIBUTE_VALUES = {
+    "bits": (_int_from(0, limits.MAX_BITS), f"a number of bits, at most {limits.MAX_BITS}"),
     "block": _SOME_CLIENTS,
     "call": _SOME_CLIENTS,
     "compute_dtype": (lambda x: isinstance(x, str) and x == "bfloat16", "bfloat16"),
-    "effects": (lambda x: type(x) is bool, "true or false"),
-    "index": (_whole(0, MAX_PARTS), "the position of an element"),
-    "keeps": (lambda x: type(x) is bool, "true or false"),
+    "effects": _BOOL,
+    "index": (_int_from(0, MAX_PARTS), "the position of an element"),
+    "keeps": _BOOL,
     "kernels": (lambda x: isinstance(x, str) and x == "onednn", "onednn"),
-    "low_rank": (_whole(1, limits.MAX_RANK), "the rank from which factors of kernels are kept, 1 or more"),
-    "once": (lambda x: type(x) is bool, "true or false"),
+    "low_rank": (_int_from(1, limits.MAX_RANK), "the rank from which factors of kernels are kept, 1 or more"),
+    "once": _BOOL,
     "one_step_width": _CLIENTS,
     "parallel": _SOME_CLIENTS,
     "placement": (lambda x: isinstance(x, str) and x in placement_names(), "a placement"),
     "salt": (lambda x: isinstance(x, str) and len(x) < 1000 and _SALT.fullmatch(x), "a path such as 3.0.2"),
     "products": (lambda x: isinstance(x, str) and x in ("each", "tiles"), "each or tiles"),
     "program": (lambda x: isinstance(x, str) and DIGEST.fullmatch(x) is not None, "the digest of a program"),
-    "seeded": (lambda x: type(x) is bool, "true or false"),
-    "stateful": (lambda x: type(x) is bool, "true or false"),
+    "seeded": _BOOL,
+    "stateful": _BOOL,
     "strategy": (lambda x: isinstance(x, str) and x in _STRATEGIES, f"one of {', '.join(_STRATEGIES)}"),
-    "table_rows": (_whole(1, limits.MAX_BITS), "the rows of a table from which changed rows are kept, 1 or more"),
+    "table_rows": (_int_from(1, limits.MAX_BITS), "the rows of a table from which changed rows are kept, 1 or more"),
     "target": (is_target, f"a target, {FORM}"),
     "why": (
         lambda x: isinstance(x, str) and 0 < len(x) <= limits.MAX_WHY and x.isprintable(),
@@ -84,8 +88,9 @@ _KINDS = {
         lambda x: isinstance(x, tuple) and all(isinstance(n, str) and _PASS.fullmatch(n) for n in x),
         "names of passes of client stages and rewrites of batching",
     ),
-    "xla": (lambda x: type(x) is bool, "true or false"),
+    "xla": _BOOL,
 }
+# The attributes that each part of a module may have; `_form` gives those of operations.
 _OF_GRAPHS = frozenset({"effects", "seeded", "stateful"})
 _OF_STAGES = frozenset(
     {
@@ -95,6 +100,7 @@ _OF_STAGES = frozenset(
 )
 _OF_PLANS = frozenset({"program", "target"})
 _OF_CROSSINGS = frozenset({"bits"})
+# Keyword-only parameters of meanings that are no attributes.
 _GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients", "block_size", "seed"})
 
 
@@ -120,12 +126,19 @@ def verify(module: Module, known: Verified | None = None) -> Module:
 
 
 class _Verifier:
+    """The checks of one module, which yield a message for each problem.
+
+    Attributes:
+        nodes: the symbols that were checked so far, by name: an operation may name these only.
+        types: their types, and those of the symbols that need no check.
+    """
+
     def __init__(self, module: Module, previous: Verified) -> None:
         self.module = module
         self.nodes: dict[str, Function | Graph] = {}
         self.types: dict[str, FunctionType | None] = {**previous.types}  # None: duplicate parameters, so no type
         self._known = previous.types
-        self._type_problems: dict[Type, str | None] = {}
+        self._problem_by_type: dict[Type, str | None] = {}  # results of `_type_problem`
         self._type_work = previous.type_work
 
     def result(self) -> Verified:
@@ -143,11 +156,11 @@ class _Verifier:
                 continue
             if node.name in self.types:
                 yield f"@{node.name} is defined twice"
-            yield from self._graph(node) if isinstance(node, Graph) else self._function(node)
+            yield from self._graph_problems(node) if isinstance(node, Graph) else self._function_problems(node)
             self.nodes[node.name] = node
-            self.types[node.name] = node.type if isinstance(node, Graph) or _distinct(node) else None
+            self.types[node.name] = node.type if isinstance(node, Graph) or _has_distinct_parameters(node) else None
 
-    def _spend(self, types: Iterable[Type]) -> None:
+    def _count_type_work(self, types: Iterable[Type]) -> None:
         """Adds to the type parts that are compared; raises beyond `MAX_TYPE_WORK`, which is seconds of work."""
         self._type_work += sum(t.size for t in types)
         if self._type_work > limits.MAX_TYPE_WORK:
@@ -156,7 +169,7 @@ class _Verifier:
                 "more than is checked"
             )
 
-    def _graph(self, graph: Graph) -> Iterator[str]:
+    def _graph_problems(self, graph: Graph) -> Iterator[str]:
         where = f"graph @{graph.name}"
         if not DIGEST.fullmatch(graph.digest):
             yield f"{where}: sha256:{graph.digest} is no SHA-256 digest"
@@ -166,7 +179,7 @@ class _Verifier:
             yield f"{where}: {graph.type} is no type of a local function over tensors and sequences of them"
         yield from _attribute_problems(where, "a graph", graph.attributes, _OF_GRAPHS)
 
-    def _function(self, function: Function) -> Iterator[str]:
+    def _function_problems(self, function: Function) -> Iterator[str]:
         where = f"@{function.name}"
         is_main = function is self.module.main
         if function.placement is not None:
@@ -182,38 +195,38 @@ class _Verifier:
             if parameter.name in bound:
                 yield f"{where}: parameter %{parameter.name} is given twice"
             bound[parameter.name] = parameter.type
-            self._spend([parameter.type])
-            yield from self._type(f"{where}: %{parameter.name}", parameter.type)
+            self._count_type_work([parameter.type])
+            yield from self._type_problems(f"{where}: %{parameter.name}", parameter.type)
             if self.module.stage == "planned" and contains(parameter.type, _is_function):
                 yield f"{where}: %{parameter.name} is a function, which no plan takes"
         made_by: dict[str, Operation] = {}
         for op in function.operations:
             at = f"{where}: %{op.name}" + (f" ({op.location})" if op.location else "")
-            yield from self._operation(at, op, bound, made_by, is_main=is_main)
+            yield from self._operation_problems(at, op, bound, made_by, is_main=is_main)
             if op.name in bound:
                 yield f"{at} is bound twice"
             bound[op.name] = op.type
             made_by[op.name] = op
-        yield from self._result(where, function, bound)
+        yield from self._result_problems(where, function, bound)
 
-    def _type(self, at: str, type_: Type) -> Iterator[str]:
-        problem = _type_problem(type_, self._type_problems)
+    def _type_problems(self, at: str, type_: Type) -> Iterator[str]:
+        problem = _type_problem(type_, self._problem_by_type)
         if problem is not None:
             yield f"{at}: {problem}"
 
-    def _result(self, where: str, function: Function, bound: Mapping[str, Type]) -> Iterator[str]:
+    def _result_problems(self, where: str, function: Function, bound: Mapping[str, Type]) -> Iterator[str]:
         scope: Mapping[str, Type | None] = bound if isinstance(function.result, Ref) else self.types
-        yield from self._type(where, function.result_type)
+        yield from self._type_problems(where, function.result_type)
         if function.result.name not in scope:
             yield f"{where}: it returns {function.result}, which is not bound"
             return
         have = scope[function.result.name]
         if have is not None and not fits(have, function.result_type):
             yield f"{where}: it returns {have}, but declares {function.result_type}"
-        if function.placement is not None and _distinct(function) and is_placed(function.type):
+        if function.placement is not None and _has_distinct_parameters(function) and is_placed(function.type):
             yield f"{where}: a stage computes at one placement, but has the type {function.type}"
 
-    def _operation(
+    def _operation_problems(
         self, at: str, op: Operation, bound: Mapping[str, Type], made_by: Mapping[str, Operation], *, is_main: bool
     ) -> Iterator[str]:
         types: list[Type] = []
@@ -229,27 +242,27 @@ class _Verifier:
         except FedcoreError as error:
             yield f"{at}: {error}"
             return
-        self._spend([op.type] if op.kind in _BOOKKEEPING else [op.type, *types])
+        self._count_type_work([op.type] if op.kind in _BOOKKEEPING else [op.type, *types])
         yield from _level_problems(at, self.module.stage, op, declared, is_main=is_main)
-        yield from self._type(at, op.type)
+        yield from self._type_problems(at, op.type)
         if len(types) < len(op.operands):
             return
-        wrong = list(_form_problems(at, op, declared))
-        yield from wrong
-        if wrong:
+        problems = list(_form_problems(at, op, declared))
+        yield from problems
+        if problems:
             return
         if self.module.stage == "planned" and declared.level == PLAN:
-            wrong = list(self._stages(at, op))
-            if op.kind == "merge" and not wrong and not _is_of_fold(op.operands[1], made_by):
-                wrong.append(f"{at}: merge joins the partials of a fold, but {op.operands[1]} is not from a fold")
-            yield from wrong
-            if wrong:
+            problems = list(self._stage_problems(at, op))
+            if op.kind == "merge" and not problems and not _is_of_fold(op.operands[1], made_by):
+                problems.append(f"{at}: merge joins the partials of a fold, but {op.operands[1]} is not from a fold")
+            yield from problems
+            if problems:
                 return
         yield from _typing_problems(at, op, declared, types)
 
-    def _stages(self, at: str, op: Operation) -> Iterator[str]:
+    def _stage_problems(self, at: str, op: Operation) -> Iterator[str]:
         """Checks that the first operands of an operation of a plan are stages at the right placements."""
-        for operand, place in zip(op.operands, _STAGES_OF.get(op.kind, ()), strict=False):
+        for operand, place in zip(op.operands, _STAGE_PLACEMENTS.get(op.kind, ()), strict=False):
             node = self.nodes.get(operand.name) if isinstance(operand, Symbol) else None
             if not isinstance(node, Function) or node.placement is None:
                 yield f"{at}: {op.kind} runs a stage, but {operand} is not a stage"
@@ -257,7 +270,7 @@ class _Verifier:
                 yield f"{at}: {op.kind} runs a stage at {place}, but {operand} is at {node.placement}"
 
 
-def _distinct(function: Function) -> bool:
+def _has_distinct_parameters(function: Function) -> bool:
     return len({p.name for p in function.parameters}) == len(function.parameters)
 
 
@@ -266,7 +279,7 @@ def _is_function(type_: Type) -> bool:
 
 
 def _type_problem(type_: Type, cache: dict[Type, str | None]) -> str | None:
-    """Why no value has the type; None for a valid type. `cache` holds the answers."""
+    """Why no value has the type; None for a valid type. `cache` holds the results by type, and gets new ones."""
     if type_ not in cache:
         problem = None
         for _, child in type_.children():
@@ -327,8 +340,8 @@ def _attribute_problems(at: str, what: str, attributes: Mapping, allowed: frozen
     for key, value in attributes.items():
         if key not in allowed:
             yield f"{at}: {what} has no attribute {key}"
-        elif key in _KINDS and not _KINDS[key][0](value):
-            yield f"{at}: the attribute {key} is {_KINDS[key][1]}, not {_display(value)}"
+        elif key in _ATTRIBUTE_VALUES and not _ATTRIBUTE_VALUES[key][0](value):
+            yield f"{at}: the attribute {key} is {_ATTRIBUTE_VALUES[key][1]}, not {_display(value)}"
         elif not is_writable(value):
             yield f"{at}: no text can hold the attribute {key}, {brief(value)}"
 
@@ -384,7 +397,7 @@ def _form(declared: Intrinsic) -> _Form:
     """
     parameters = inspect.signature(declared.meaning).parameters.values()
     variables = {v for a in (declared.signature.alternatives if declared.signature else ()) for v in a.variables}
-    own = [
+    attributes = [
         p
         for p in parameters
         if p.name in declared.attributes
@@ -392,13 +405,13 @@ def _form(declared: Intrinsic) -> _Form:
     ]
     attribute_names = {
         *declared.attributes,
-        *(p.name for p in own),
+        *(p.name for p in attributes),
         *(_OF_CROSSINGS if declared.level == PLAN else ("salt",)),
     }
     operands = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in declared.attributes]
     return _Form(
         frozenset(attribute_names),
-        tuple(p.name for p in own if p.default is p.empty),
+        tuple(p.name for p in attributes if p.default is p.empty),
         len(operands),
         any(p.kind is p.VAR_POSITIONAL for p in parameters),
     )
@@ -445,12 +458,10 @@ def _typing_problems(at: str, op: Operation, declared: Intrinsic, types: list[Ty
         yield f"{at}: {op.kind} does not take {', '.join(map(str, types)) or 'no operand'} ({error!r})"
         return
     if computed is None:  # the declared type decides, as for generic_zero
-        bad = [
-            t
-            for _, t in leaves(op.type)
-            if not (isinstance(t, TensorType) and t.dtype.is_numeric and is_static(t.shape))
-        ]
-        if bad or is_placed(op.type):
+        are_numbers = all(
+            isinstance(t, TensorType) and t.dtype.is_numeric and is_static(t.shape) for _, t in leaves(op.type)
+        )
+        if not are_numbers or is_placed(op.type):
             yield f"{at}: {op.kind} gives numbers of known shapes, but {op.type} is written"
     elif computed != op.type and not (fits(computed, op.type) and fits(op.type, computed)):
         yield f"{at}: {op.kind} gives {computed}, but {op.type} is written"

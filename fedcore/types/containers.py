@@ -18,7 +18,7 @@ _BUILTIN: dict[str, type] = {
     "dict": dict,
     "OrderedDict": collections.OrderedDict,
 }
-_seen: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
+_registered: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 
 
 def register_container(cls: type) -> str:
@@ -31,13 +31,13 @@ def register_container(cls: type) -> str:
         if cls is builtin:
             return name
     name = f"{cls.__module__}.{cls.__qualname__}"
-    _seen[name] = cls
+    _registered[name] = cls
     return name
 
 
 def container_class(name: str) -> type | None:
     """The class of that name; None if this process has not registered it. Imports nothing."""
-    return _BUILTIN.get(name) or _seen.get(name)
+    return _BUILTIN.get(name) or _registered.get(name)
 
 
 def fields_of(x: Any) -> dict[str, Any] | None:
@@ -63,13 +63,18 @@ def elements_and_class(x: object) -> tuple[list[tuple[str | None, Any]], type | 
     if fields is not None:
         return list(fields.items()), x.__class__  # not `type`: TensorFlow wraps containers that modules hold
     if isinstance(x, Mapping):
-        unnamed = [key for key in x if not isinstance(key, str)]
-        if unnamed:
-            raise TypeMismatch(f"elements of a struct are named by str; the key {brief(unnamed[0])} is not one")
+        check_keys(x)
         return list(x.items()), x.__class__ if isinstance(x, dict) and x.__class__ is not dict else None
     if isinstance(x, list | tuple):
         return [(None, element) for element in x], list if isinstance(x, list) else None
     return None
+
+
+def check_keys(mapping: Mapping) -> None:
+    """Raises TypeMismatch if a key of a mapping is not a str, and so cannot name an element of a struct."""
+    for key in mapping:
+        if not isinstance(key, str):
+            raise TypeMismatch(f"elements of a struct are named by str; the key {brief(key)} is not one")
 
 
 def make_container(cls: type, names: Sequence[str | None], parts: Sequence) -> Any:
@@ -89,17 +94,22 @@ def make_container(cls: type, names: Sequence[str | None], parts: Sequence) -> A
 
 
 def _make_mapping(cls: Any, elements: dict) -> Any:
+    """A mapping of the class; a dict whose constructor takes other arguments, as defaultdict's, is filled instead."""
     try:
         return cls(elements)
     except TypeError:
         if not issubclass(cls, dict):
             raise
-        instance = cls.__new__(cls)  # a constructor of its own, as of defaultdict
+        instance = cls.__new__(cls)
         instance.update(elements)
         return instance
 
 
 def _make_object(cls: Any, elements: dict[str, Any]) -> Any:
+    """A named tuple, an attrs or a dataclass object, also with fields that its constructor does not take.
+
+    None if the class has other fields. Any other class gets the elements as keyword arguments.
+    """
     if hasattr(cls, "_make"):
         return cls._make(elements[name] for name in cls._fields) if set(cls._fields) == set(elements) else None
     if attrs.has(cls):

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from fedcore.errors import TypeMismatch, brief
-from fedcore.types.containers import register_container
+from fedcore.types.containers import check_keys, register_container
 from fedcore.types.dtypes import find_dtype
 from fedcore.types.nesting import check_nesting
 from fedcore.types.notation import parse_type
@@ -92,9 +92,7 @@ def _is_tensor_pair(x: object) -> bool:
 def _from_collection(x: Any) -> Type:
     """The struct of a mapping, a list, a tuple or a named tuple; see `to_type` for pairs of a name and a type."""
     if isinstance(x, Mapping):
-        unnamed = [key for key in x if not isinstance(key, str)]
-        if unnamed:
-            raise TypeMismatch(f"elements of a struct are named by str; the key {brief(unnamed[0])} is not one")
+        check_keys(x)
         elements = [(key, _to_type(value)) for key, value in x.items()]
         ordered = isinstance(x, collections.OrderedDict)
         return StructWithPythonType(elements, "OrderedDict") if ordered else StructType(elements)
@@ -159,6 +157,7 @@ def not_dense(x: object) -> str | None:
 
 
 def _no_type(x: object) -> TypeMismatch:
+    """The error for an object that `to_type` does not take."""
     hint = "; a function without a parameter has the parameter type None only in FunctionType" if x is None else ""
     problem = not_dense(x)
     if problem is not None:

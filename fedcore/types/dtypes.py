@@ -106,7 +106,7 @@ Values of this dtype are made by the intrinsic `message` only.
 """
 
 # Python numbers take the 32 bits of models, not numpy's 64.
-_PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64", str: "str", bytes: "str"}
+_DTYPE_OF_CLASS = {bool: "bool", int: "int32", float: "float32", complex: "complex64", str: "str", bytes: "str"}
 
 
 def as_dtype(x: object) -> DType:
@@ -131,8 +131,8 @@ def find_dtype(x: Any) -> DType | None:
         return x
     if isinstance(x, str):
         return CODE if x == CODE.name else DTYPES.get(x)
-    if isinstance(x, type) and x in _PYTHON:
-        return DTYPES[_PYTHON[x]]
+    if isinstance(x, type) and x in _DTYPE_OF_CLASS:
+        return DTYPES[_DTYPE_OF_CLASS[x]]
     if isinstance(x, np.dtype):
         return _from_numpy(x)
     if isinstance(x, type) and issubclass(x, np.generic):
@@ -146,6 +146,6 @@ def find_dtype(x: Any) -> DType | None:
 
 
 def _from_numpy(dtype: np.dtype) -> DType | None:
-    if dtype.kind in "OUST":
+    if dtype.kind in "OUST":  # objects, and numpy's three dtypes of texts and bytes
         return DTYPES["str"]
     return DTYPES.get(dtype.name)

@@ -62,7 +62,7 @@ def join_shapes(left: Type, right: Type) -> Type | None:
     if isinstance(left, StructType) and isinstance(right, StructType) and len(left) == len(right):
         parts = [join_shapes(a, b) for a, b in zip(left.types, right.types, strict=True)]
         joins = [p for p in parts if p is not None]
-        return attrs.evolve(left, elements=zip(left.names, joins, strict=True)) if len(joins) == len(parts) else None
+        return left.with_types(joins) if len(joins) == len(parts) else None
     return None
 
 
@@ -70,7 +70,7 @@ def mismatches(have: Type, want: Type) -> list[Mismatch]:
     """The reasons why `have` does not fit `want`, in order; empty if it fits."""
     comparison = Comparison()
     comparison.compare(have, want)
-    return comparison.found
+    return comparison.mismatches
 
 
 def explain(
@@ -90,21 +90,17 @@ def explain(
     Args:
         found: the mismatches to show. Default: `mismatches(have, want)`.
     """
-    found = mismatches(have, want) if found is None else found
+    differences = mismatches(have, want) if found is None else found
     has, spans = notation_with_spans(have)
     wants = str(want)
-    notes = list(dict.fromkeys(mismatch.reason for mismatch in found if mismatch.hidden))
-    if found and max(len(has), len(wants)) > WHOLE:
-        notes += [
-            f"{difference.path or 'the whole'}: {difference.reason}"
-            for difference in found[:3]
-            if not difference.hidden
-        ]
+    notes = list(dict.fromkeys(d.reason for d in differences if d.hidden))
+    if differences and max(len(has), len(wants)) > WHOLE:  # parts of the types are shown, so carets may be missing
+        notes += [f"{d.path or 'the whole'}: {d.reason}" for d in differences[:3] if not d.hidden]
     return render_mismatch(
         title,
         wants,
         has,
-        [_span(spans, mismatch.at) for mismatch in found],
+        [_span(spans, d.at) for d in differences],
         want_label=want_label,
         have_label=have_label,
         notes=notes,
@@ -116,11 +112,9 @@ def explain(
 
 def float_fix(have: Type, want: Type) -> str | None:
     """The fix for an integer in place of a float, such as 0 in place of 0.0."""
-    integers, floats = (
-        any(isinstance(t, TensorType) and of(t.dtype) for _, t in leaves(type_))
-        for type_, of in ((have, lambda d: d.is_integer), (want, lambda d: d.is_inexact))
-    )
-    return "write 0.0 in place of 0" if integers and floats else None
+    has_integer = any(isinstance(leaf, TensorType) and leaf.dtype.is_integer for _, leaf in leaves(have))
+    wants_float = any(isinstance(leaf, TensorType) and leaf.dtype.is_inexact for _, leaf in leaves(want))
+    return "write 0.0 in place of 0" if has_integer and wants_float else None
 
 
 def _span(spans: dict[At, tuple[int, int]], at: At) -> tuple[int, int]:
@@ -133,14 +127,15 @@ def _span(spans: dict[At, tuple[int, int]], at: At) -> tuple[int, int]:
 class Comparison:
     """Compares two types side by side and collects all mismatches.
 
+    Arguments of its methods: `at` holds the keys that lead to `have` in the whole type, `path` is its path for people.
     With `flip`, the types are parameters of functions, where `want` has to fit `have`.
     """
 
     def __init__(self) -> None:
-        self.found: list[Mismatch] = []
+        self.mismatches: list[Mismatch] = []
 
     def differ(self, have: Type, want: Type, reason: str, at: At, path: str, *, hidden: bool = False) -> None:
-        self.found.append(Mismatch(path, have, want, reason, at, hidden))
+        self.mismatches.append(Mismatch(path, have, want, reason, at, hidden))
 
     def compare(self, have: Type, want: Type, at: At = (), path: str = "", flip: bool = False) -> None:
         match have, want:

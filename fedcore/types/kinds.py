@@ -13,6 +13,8 @@ Violation: TypeAlias = tuple[At, str] | None
 
 
 def _leaf_check(holds: Callable[[Type], bool]) -> Callable[[Type], Violation]:
+    """The check of a kind whose types have no placements, and whose leaves all satisfy `holds`."""
+
     def violation(type_: Type) -> Violation:
         if contains(type_, lambda inner: isinstance(inner, FederatedType)):
             return (), f"is {type_}"
@@ -22,6 +24,7 @@ def _leaf_check(holds: Callable[[Type], bool]) -> Callable[[Type], Violation]:
 
 
 def _dtype_check(attribute: str) -> Callable[[Type], Violation]:
+    """The check of a kind whose leaves are tensors with a true `attribute` of their `DType`, such as `is_real`."""
     return _leaf_check(lambda leaf: isinstance(leaf, TensorType) and getattr(leaf.dtype, attribute))
 
 
@@ -42,11 +45,12 @@ def _check_placed(type_: Type, at: At = (), path: str = "") -> Violation:
 
 
 def _check_local(type_: Type) -> Violation:
-    offender = contains(type_, lambda inner: isinstance(inner, FederatedType | FunctionType))
-    return ((), f"is {type_}, of which a part is placed or a function") if offender else None
+    is_placed_or_function = contains(type_, lambda inner: isinstance(inner, FederatedType | FunctionType))
+    return ((), f"is {type_}, of which a part is placed or a function") if is_placed_or_function else None
 
 
 def _violation(at: At, path: str, leaf: Type) -> tuple[At, str]:
+    """The violation by a leaf, or by another innermost part, to which `at` and `path` lead."""
     return at, f"`{path}` is {leaf}" if path else f"is {leaf}"
 
 

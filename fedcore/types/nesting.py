@@ -24,6 +24,7 @@ def check_nesting(x: object) -> None:
 
 
 def _elements(x: object) -> Iterable:
+    """The elements of a mapping, a list or a tuple; none of another object."""
     if isinstance(x, Mapping):
         return x.values()
     return x if isinstance(x, list | tuple) else ()

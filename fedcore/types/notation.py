@@ -210,6 +210,7 @@ class TypeBuilder(lark.Transformer):
         raise Refused(name, f"`{name}` is no placement", (*placement_names(), "a variable such as P"))
 
     def _text(self, token: lark.Token) -> str:
+        """The name that a token holds, without quotes."""
         if token.type != "STRING":
             return str(token)
         try:
@@ -246,8 +247,8 @@ class TypeBuilder(lark.Transformer):
                 raise Refused(name, f"`{name}` is no variable of this signature")
             if name in [earlier for earlier, _ in kinds[:i]]:
                 raise Refused(name, f"`{name}` has a kind already")
-        of = {str(name): kind for name, kind in kinds}
-        return Signature([alternative.with_kinds(of) for alternative in alternatives])
+        kind_by_variable = {str(name): kind for name, kind in kinds}
+        return Signature([alternative.with_kinds(kind_by_variable) for alternative in alternatives])
 
 
 @functools.cache
@@ -294,7 +295,8 @@ def parse_with(
 
 
 def _expected_words(terminals: Set[str], words: Mapping[str, str]) -> list[str]:
+    """The words for the terminals that could follow; those that begin a type are together `a type`."""
     if {"NAME", "BRACE"} <= set(terminals):  # the first tokens of a type
-        also = terminals - {"NAME", "DOTTED", "STRING", "LESS", "BRACE", "OPEN"}
-        return ["a type", *_expected_words(also, words)]
+        others = terminals - {"NAME", "DOTTED", "STRING", "LESS", "BRACE", "OPEN"}
+        return ["a type", *_expected_words(others, words)]
     return sorted({words.get(terminal, terminal) for terminal in terminals})

@@ -11,6 +11,7 @@ from fedcore.errors import InvalidValue, brief
 from fedcore.types.dtypes import DType
 
 _NUMBERS = {int, float, complex}
+# By the kind of numpy's dtype: bool 0, integer 1 (as objects beyond 64 bits), float 2, complex 3.
 _RANKS = {"b": 0, "i": 1, "u": 1, "O": 1, "f": 2, "c": 3}
 _SMALL = 60000.0  # every float dtype reaches beyond
 _EXACT = 1 << 53  # float64 holds every integer up to here
@@ -39,6 +40,7 @@ def as_array(value: object) -> np.ndarray:
 
 
 def _objects(value: object) -> np.ndarray:
+    """Nested lists as an array of Python objects; raises InvalidValue if their lengths differ."""
     try:
         return np.asarray(value, dtype=object)
     except ValueError:
@@ -46,6 +48,7 @@ def _objects(value: object) -> np.ndarray:
 
 
 def _texts(array: np.ndarray) -> np.ndarray:
+    """An array of str and bytes as one of bytes; raises InvalidValue if another object is in it."""
     flat = array.ravel().tolist()
     for x in flat:
         if isinstance(x, list | tuple):
@@ -64,6 +67,7 @@ def _texts(array: np.ndarray) -> np.ndarray:
 
 
 def _has_bool(values: list | tuple) -> bool:
+    """Whether a bool of Python or numpy is in nested lists."""
     if set(map(type, values)) <= _NUMBERS:
         return False
     return any(
@@ -132,6 +136,7 @@ def _changed_mask(array: np.ndarray, cast: np.ndarray) -> np.ndarray:
 
 
 def _integer(number: Any) -> int | None:
+    """A number of numpy as an int, without the fraction; None if it is not finite."""
     if isinstance(number, np.integer):
         return int(number)
     real = float(number.real)

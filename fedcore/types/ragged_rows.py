@@ -54,7 +54,7 @@ class RaggedRows:
         if isinstance(rows, slice):
             start = self.splits[:-1][rows][0] if len(lengths) else 0
             return RaggedRows(self.values[start : start + lengths.sum()], lengths)
-        starts = np.cumsum(lengths) - lengths
+        starts = np.cumsum(lengths) - lengths  # of the rows in the result
         positions = np.arange(lengths.sum()) + np.repeat(self.splits[:-1][rows] - starts, lengths)
         return RaggedRows(frozen(self.values[positions]), lengths)
 

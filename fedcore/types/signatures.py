@@ -12,7 +12,7 @@ from types import MappingProxyType
 import attrs
 
 from fedcore.errors import InvalidValue, Location, TypeMismatch
-from fedcore.types.fits import Comparison, explain
+from fedcore.types.fits import Comparison, Mismatch, explain
 from fedcore.types.kinds import KINDS
 from fedcore.types.placements import Placement, PlacementVariable
 from fedcore.types.types import AbstractType, FederatedType, FunctionType, StructType, Type
@@ -200,6 +200,7 @@ def substitute(type_: Type, variables: Mapping[str, Type], placements: Mapping[s
 
 
 def _is_no_member(type_: Type) -> bool:
+    """Whether the type cannot be that of a member, or of a part of one."""
     return isinstance(type_, FederatedType | FunctionType)
 
 
@@ -221,9 +222,9 @@ class _Unification(Comparison):
         """
         bound = self.variables.get(want.label)
         if bound is not None:
-            fixed = Comparison()
-            fixed.compare(have, bound, at, path, flip)
-            self.found += fixed.found
+            comparison = Comparison()  # `bound` has no variables
+            comparison.compare(have, bound, at, path, flip)
+            self.mismatches += comparison.mismatches
             return
         if want.label in self.placed_variables and contains(have, _is_no_member):
             reason = f"{want.label} stands inside a placement, so it holds nothing placed and no function"
@@ -254,9 +255,9 @@ class _Unification(Comparison):
         So <int32@SERVER,int32@SERVER> binds S to <int32,int32>. If P is a variable, the elements bind it; a struct
         without leaves is a mismatch while P is not bound.
         """
-        mismatch_count = len(self.found)
+        mismatch_count = len(self.mismatches)
         self._place_elements(have, want, at, path, flip)
-        if len(self.found) > mismatch_count:
+        if len(self.mismatches) > mismatch_count:
             return
         if isinstance(want.placement, PlacementVariable) and want.placement.name not in self.placements:
             reason = f"it has no leaf that says where {want.placement} is"
@@ -295,7 +296,7 @@ class _Attempt:
 
     Attributes:
         arguments: a type, PENDING or None for each argument, filled with None up to the number of parameters.
-        failed: index of a parameter that its argument does not fit -> the mismatches.
+        failed: the mismatches of each parameter that its argument does not fit, by the parameter's index.
         absent: indices of required parameters without an argument.
         surplus: whether there are more arguments than parameters.
     """
@@ -305,7 +306,7 @@ class _Attempt:
         parameters = alternative.parameters
         self.arguments = [*arguments, *[None] * (len(parameters) - len(arguments))]
         self.unification = _Unification(alternative)
-        self.failed: dict[int, list] = {}
+        self.failed: dict[int, list[Mismatch]] = {}
         self.absent = [
             i for i, parameter in enumerate(parameters) if self.arguments[i] is None and not parameter.optional
         ]
@@ -313,10 +314,10 @@ class _Attempt:
         for i, (parameter, argument) in enumerate(zip(parameters, self.arguments, strict=False)):
             if argument is None or argument is PENDING:
                 continue
-            self.unification.found = []
+            self.unification.mismatches = []
             self.unification.compare(argument, parameter.type)
-            if self.unification.found:
-                self.failed[i] = self.unification.found
+            if self.unification.mismatches:
+                self.failed[i] = self.unification.mismatches
 
     @property
     def succeeded(self) -> bool:
@@ -328,14 +329,14 @@ class _Attempt:
         has_right_number = not (self.absent or self.surplus)
         return has_right_number, min(self.failed, default=len(self.arguments)), -len(self.failed)
 
-    def _fill(self, type_: Type) -> Type:
+    def _substitute(self, type_: Type) -> Type:
         """The type with the bound variables replaced."""
         return substitute(type_, self.unification.variables, self.unification.placements)
 
     def binding(self) -> Binding:
         unification = self.unification
         return Binding(
-            self.alternative, unification.variables, unification.placements, self._fill(self.alternative.result)
+            self.alternative, unification.variables, unification.placements, self._substitute(self.alternative.result)
         )
 
     def explanation(
@@ -349,7 +350,7 @@ class _Attempt:
             explain(
                 f"{name}: {self._title(i, names)} does not fit",
                 self.arguments[i],
-                self._fill(self.alternative.parameters[i].type),
+                self._substitute(self.alternative.parameters[i].type),
                 found=differences,
                 location=location if i == last else None,
                 function=function if i == last else None,

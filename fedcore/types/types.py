@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -124,6 +125,7 @@ def _as_elements(x: Any) -> tuple[tuple[str | None, Type], ...]:
 
 
 def _as_element(x: object) -> tuple[str | None, Type]:
+    """The (name, type) pair of such a pair, or of a type without a name."""
     if isinstance(x, tuple) and len(x) == 2 and (x[0] is None or isinstance(x[0], str)):
         return (None if x[0] is None else str(x[0])), _as_type(x[1])
     return None, _as_type(x)
@@ -157,10 +159,10 @@ class StructType(Type):
     def _check_names(self, _: attrs.Attribute, elements: tuple[tuple[str | None, Type], ...]) -> None:
         names = [name for name, _ in elements if name is not None]
         if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InvalidValue(f"two elements are named {twice!r}")
+            counts = Counter(names)
+            raise InvalidValue(f"two elements are named {next(name for name in names if counts[name] > 1)!r}")
         for name in names:
-            _check_text(name)
+            _check_encodable(name)
 
     def items(self) -> tuple[tuple[str | None, Type], ...]:
         return self.elements
@@ -247,7 +249,7 @@ class StructWithPythonType(StructType):
     def _check_container(self, _: attrs.Attribute, container: object) -> None:
         if not isinstance(container, str) or not container:
             raise InvalidValue(f"a container is a name, not {brief(container)}")
-        _check_text(container)
+        _check_encodable(container)
 
     @property
     def python_container(self) -> type | None:
@@ -376,10 +378,12 @@ def quote(name: str) -> str:
 
 
 def _quote(name: str) -> str:
+    """A name in double quotes; printable signs stay as they are."""
     return json.dumps(name, ensure_ascii=not name.isprintable())
 
 
-def _check_text(name: str) -> None:
+def _check_encodable(name: str) -> None:
+    """Raises InvalidValue for a text that UTF-8 cannot encode."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -390,6 +390,7 @@ STRUCT = fc.FederatedType({"a": "int32", "b": "float32", "c": "int32"}, fc.SERVE
         (lambda s: s["c"], 3),
         (lambda s: s[0], 1),
         (lambda s: s[-1], 3),
+        (lambda s: s[np.int64(-1)], 3),
         (lambda s: tuple(s), (1, 2.0, 3)),
         (lambda s: s[1:], {"b": 2.0, "c": 3}),
         (lambda s: s[::2], {"a": 1, "c": 3}),
