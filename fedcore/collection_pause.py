@@ -22,7 +22,7 @@ class CollectionPause:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal handler may build a graph where its thread holds it
         self._threads = 0
-        self._resumes = False
+        self._resumes = False  # whether the collector was on before the first thread entered
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:

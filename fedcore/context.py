@@ -76,11 +76,12 @@ class PlanCache:
         Args:
             ready_plan: a plan to use instead of the compiler's: a pinned plan, or the module itself if it is a plan.
             recorded_in: a directory for the record of each pass; a plan is compiled once for each directory.
-            compiled: gets the seconds of a compilation.
+            compiled: gets the seconds of a compilation. Default: `bool`, which does nothing with them.
         """
-        how = pipeline if ready_plan is None else f"given {ready_plan.digest()}"
-        program = module.plan_key() if recorded_in is None else module.source_digest()  # of which files are named
-        key = (program, how, default_target(), declarations(), recorded_in)
+        origin = pipeline if ready_plan is None else f"given {ready_plan.digest()}"
+        # The files of a record are named after the source digest.
+        program = module.plan_key() if recorded_in is None else module.source_digest()
+        key = (program, origin, default_target(), declarations(), recorded_in)
 
         def compute() -> Module:
             if ready_plan is not None and recorded_in is None:
@@ -122,6 +123,7 @@ def _compile(module: Module, pipeline: str) -> Module:
 
 
 def _compile_recorded(module: Module, pipeline: str, ready_plan: Module | None, directory: Path) -> Module:
+    """The plan, compiled with a record of each pass; for a ready plan the record has the plan alone."""
     name = module.main.name
     if ready_plan is not None:
         return verify(
@@ -402,6 +404,7 @@ def invoke(module: Module, arguments: list, *, seed: int | None = None) -> Any:
 
 
 def _has_client_argument(module: Module) -> bool:
+    """Whether an argument of a call tells the number of clients."""
     return any(_is_of_clients(p.type) for p in module.main.parameters)
 
 
@@ -441,6 +444,7 @@ def _first_needing_count(module: Module) -> Operation | None:
 
 
 def _is_placed_at(type_: Type, name: str) -> bool:
+    """Whether a part of the type is at the placement of that name, also all-equal."""
     return contains(type_, lambda t: isinstance(t, FederatedType) and t.placement.name == name)
 
 

@@ -18,7 +18,7 @@ MAX_LINE = 360
 MAX_LINES = 60
 """Lines of a message."""
 
-_BRIEF = 80  # characters of a value in a message
+_BRIEF = 80  # characters of a string, or of an object without a shorter form, in a message
 _CLIP = 100  # characters of a source line shown on each side of the caret
 
 
@@ -130,7 +130,7 @@ class _Brief(reprlib.Repr):
     def repr1(self, x: Any, level: int) -> str:
         shape = getattr(x, "shape", None)
         if shape is not None and not isinstance(x, type):
-            return _array(x, shape)
+            return _brief_array(x, shape)
         return super().repr1(x, level)
 
     def repr_int(self, x: int, level: int) -> str:
@@ -154,7 +154,8 @@ def brief(value: object) -> str:
     return shorten(_brief.repr(value), 2 * _BRIEF)
 
 
-def _array(x: object, shape: Any) -> str:
+def _brief_array(x: object, shape: Any) -> str:
+    """A tensor or an array by class, dtype and shape, `<ndarray float32[2,3]>`; a scalar by its number."""
     name = type(x).__name__
     dtype = getattr(getattr(x, "dtype", None), "name", None)
     try:
@@ -247,7 +248,7 @@ WHOLE = 240
 
 
 def _windows(wants: str, has: str, spans: Sequence[tuple[int, int]]) -> tuple[str, str, Sequence[tuple[int, int]]]:
-    """Both sides as they are, or, where one is long, the part of each around the first difference."""
+    """Both sides and the spans in `has`; if a side is long, the part of each around the first difference."""
     if len(wants) <= WHOLE and len(has) <= WHOLE:
         return wants, has, spans
     first = min((start for start, _ in spans), default=0)
@@ -256,21 +257,24 @@ def _windows(wants: str, has: str, spans: Sequence[tuple[int, int]]) -> tuple[st
     start = max(0, first - WHOLE // 4)
     shift = len("… ") - start if start else 0
     end = len("… ") + WHOLE
-    cut = [(a + shift, min(b + shift, end)) for a, b in spans if start <= a and a + shift < end]
-    return _window(wants, start), _window(has, start), cut
+    visible_spans = [(a + shift, min(b + shift, end)) for a, b in spans if start <= a and a + shift < end]
+    return _window(wants, start), _window(has, start), visible_spans
 
 
 def _window(text: str, start: int) -> str:
+    """The `WHOLE` characters of a text from `start`, with an ellipsis where it goes on."""
     excerpt = text[start : start + WHOLE]
     return ("… " if start else "") + excerpt + (" …" if start + WHOLE < len(text) else "")
 
 
 def _carets(spans: Sequence[tuple[int, int]]) -> str:
+    """A line with `^` at the offsets in the (start, end) spans, and at the start of an empty span; blanks between."""
     marked = {offset for start, end in spans for offset in range(start, max(end, start + 1))}
     return "".join("^" if offset in marked else " " for offset in range(max(marked, default=-1) + 1))
 
 
 def _either(words: Sequence[str]) -> str:
+    """`a, b or c`."""
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} or {words[-1]}"

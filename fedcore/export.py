@@ -135,6 +135,7 @@ def _export_function(computation: Computation, client: Any) -> tuple[ClientFunct
 
 
 def _client_operation(module: Module, name: str) -> Operation:
+    """The operation of a plan that runs its only client stage; `name` is that of the computation, for the error."""
     operations = [op for op in module.main.operations if op.kind in ("fold", "collect")]
     if len(operations) != 1:
         stages = ", ".join(f"@{_stage_of(op)}" for op in operations) or "none"
@@ -150,6 +151,12 @@ def _stage_of(op: Operation) -> str:
 
 
 def _layouts(types: Sequence[Type], client: Any) -> list[Layout | None]:
+    """For each leaf of the client's values, in order: the layout of a sequence, None for a tensor.
+
+    Args:
+        types: of the values that a client holds.
+        client: as for `save_client_work`.
+    """
     values = client if isinstance(client, tuple) else (client,)
     if len(values) != len(types):
         raise TypeMismatch(f"the clients hold {len(types)} values, and the example client has {len(values)}")

@@ -5,6 +5,7 @@ import errno
 import os
 from collections.abc import Iterator
 
+# Causes that are told from the text of TensorFlow's error, which quotes `os.strerror`.
 _CAUSES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.EIO)
 
 

@@ -21,6 +21,7 @@ class LazyImports:
     def __init__(self, package: str) -> None:
         self._package = package
         source = sys.modules[package].__loader__.get_source(package)  # type: ignore[union-attr]
+        # By name: the module to import, and the attribute of it, or the module in it, that has the name.
         self._places = {
             alias.asname or alias.name: (statement.module or "", alias.name)
             for block in ast.parse(source).body

@@ -101,11 +101,13 @@ def _(state: LearningAlgorithmState) -> Markup:
 
 
 def _norm(weights: object) -> str:
+    """The Euclidean norm of weights as text; empty for weights that have none, such as texts."""
     values = np.asarray(weights)
     return f"{np.linalg.norm(values.astype(np.float64)):.4g}" if values.dtype.kind in "fiub" else ""
 
 
 def _table(header: Iterable[str] | None, rows: list) -> Markup | None:
+    """A table of rows of cells; None without rows."""
     if not rows:
         return None
     body_rows: list[Child] = [element("tr", [element("td", cell) for cell in row]) for row in rows[:MAX_ROWS]]
@@ -138,8 +140,32 @@ def unload_ipython_extension(shell: Any) -> None:
 
 
 def _dump(shell: Any, line: str, cell: str | None = None) -> None:
+    """The magic `dump`, as `load_ipython_extension` describes it.
+
+    Args:
+        line: the words behind `%dump` or `%%dump`.
+        cell: the cell below `%%dump`; None for `%dump`.
+    """
     from IPython.display import HTML, display
 
+    words, stage = _parse_stage(line)
+    if cell is None:
+        if len(words) != 1:
+            raise FedcoreError("dump: name one computation, as in %dump process.next --stage planned")
+        computations = {words[0]: shell.ev(words[0])}
+    else:
+        if words:
+            raise FedcoreError(f"dump: a cell takes --stage only, not {' '.join(words)}")
+        computations = _run_cell(shell, cell)
+    for name, value in computations.items():
+        if not isinstance(value, Computation):
+            raise FedcoreError(f"dump: {name} is no computation with types, but {type(value).__name__}")
+        title = element("p", element("b", name), f" ({stage}) : {value.type_signature}")
+        display(HTML(join(title, _highlight(value.to_text(stage))).text))
+
+
+def _parse_stage(line: str) -> tuple[list[str], str]:
+    """The words of a line without `--stage NAME` or `--stage=NAME`, and that name, `traced` if there is none."""
     words = [part for word in shlex.split(line) for part in re.split("(?<=^--stage)=", word)]
     stage = "traced"
     if "--stage" in words:
@@ -148,25 +174,16 @@ def _dump(shell: Any, line: str, cell: str | None = None) -> None:
         del words[at : at + 2]
     if stage not in STAGES:
         raise FedcoreError(f"dump: --stage takes one of {', '.join(STAGES)}")
-    if cell is None:
-        if len(words) != 1:
-            raise FedcoreError("dump: name one computation, as in %dump process.next --stage planned")
-        computations = {words[0]: shell.ev(words[0])}
-    else:
-        if words:
-            raise FedcoreError(f"dump: a cell takes --stage only, not {' '.join(words)}")
-        old_namespace = dict(shell.user_ns)
-        result = shell.run_cell(cell)
-        if not result.success:
-            return
-        changed = {name: v for name, v in shell.user_ns.items() if old_namespace.get(name) is not v}
-        computations = {
-            name: v for name, v in changed.items() if isinstance(v, Computation) and not name.startswith("_")
-        }
-        if not computations:
-            raise FedcoreError("dump: the cell defines no computation")
-    for name, value in computations.items():
-        if not isinstance(value, Computation):
-            raise FedcoreError(f"dump: {name} is no computation with types, but {type(value).__name__}")
-        title = element("p", element("b", name), f" ({stage}) : {value.type_signature}")
-        display(HTML(join(title, _highlight(value.to_text(stage))).text))
+    return words, stage
+
+
+def _run_cell(shell: Any, cell: str) -> dict[str, Computation]:
+    """Runs a cell; returns the computations that it defines, by name; none if it fails, whose error IPython shows."""
+    old_namespace = dict(shell.user_ns)
+    if not shell.run_cell(cell).success:
+        return {}
+    changed = {name: v for name, v in shell.user_ns.items() if old_namespace.get(name) is not v}
+    computations = {name: v for name, v in changed.items() if isinstance(v, Computation) and not name.startswith("_")}
+    if not computations:
+        raise FedcoreError("dump: the cell defines no computation")
+    return computations

@@ -34,6 +34,7 @@ def whole_number(name: str, value: object, *, at_least: int | None = None, at_mo
 
 
 def _index(value: Any) -> int | None:
+    """An integer of Python, numpy or TensorFlow as an int; None for a bool and for what is no integer."""
     if isinstance(value, bool):
         return None
     try:
@@ -54,13 +55,14 @@ def real_number(name: str, value: object, *, at_least: float | None = None, abov
     real: float | int | None = _float(value) if number is None else number
     if real is None:
         raise TypeMismatch(f"{name} is a number{limit}, not {brief(value)}")
-    low = (at_least is not None and real < at_least) or (above is not None and real <= above)
-    if low or not abs(real) <= sys.float_info.max:
+    is_too_low = (at_least is not None and real < at_least) or (above is not None and real <= above)
+    if is_too_low or not abs(real) <= sys.float_info.max:
         raise InvalidValue(f"{name} is a finite number{limit}, not {brief(real)}")
     return real
 
 
 def _float(value: Any) -> float | None:
+    """A number of Python, numpy or TensorFlow as a float; None for a bool, a text, and what is no single number."""
     kind = getattr(getattr(value, "dtype", None), "name", "")
     if isinstance(value, bool | str | bytes) or kind == "bool" or getattr(value, "shape", ()) != ():
         return None

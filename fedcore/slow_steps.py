@@ -1,4 +1,4 @@
-"""The steps that only first calls have: a terminal is told which takes long, and a clock counts their seconds."""
+"""Steps that only first calls have, such as traces: a line on the terminal for a long one, and their total seconds."""
 
 import contextlib
 import contextvars
@@ -53,7 +53,7 @@ def timed_slow_steps() -> Iterator[Callable[[], float]]:
 
 
 def timed_as_here(task: Callable[[], None]) -> Callable[[], None]:
-    """The task, whose steps count, in whichever thread it runs, as those of the calling thread."""
+    """The task for another thread, where its steps count in the blocks of `timed_slow_steps` around this call."""
     clocks = _clocks.get()
 
     def perform() -> None:

@@ -49,20 +49,20 @@ def drops_tff_arguments(*names: str) -> Callable[[Function], Function]:
 
     def decorate(fn: Function) -> Function:
         signature, kind = inspect.signature(fn), inspect.Parameter.POSITIONAL_OR_KEYWORD
-        own = [p for p in signature.parameters.values() if p.kind is kind]
+        positional = [p for p in signature.parameters.values() if p.kind is kind]
         others = [p for p in signature.parameters.values() if p.kind is not kind]
-        end = len(own) + len(names)
+        end = len(positional) + len(names)
 
         @functools.wraps(fn)
         def call(*args: Any, **kwargs: Any) -> Any:
-            dropped = dict(zip(names, args[len(own) : end], strict=False))
+            dropped = dict(zip(names, args[len(positional) : end], strict=False))
             dropped |= {name: kwargs.pop(name) for name in by_name if name in kwargs}
             if dropped:
                 importlib.import_module("fedcore.compat.dropped_arguments").warn_of_dropped(fn.__name__, dropped)
-            return fn(*args[: len(own)], *args[end:], **kwargs)
+            return fn(*args[: len(positional)], *args[end:], **kwargs)
 
-        more = [inspect.Parameter(name, kind, default=None) for name in names]
-        vars(call)["__signature__"] = signature.replace(parameters=[*own, *more, *others])
+        dropped_parameters = [inspect.Parameter(name, kind, default=None) for name in names]
+        vars(call)["__signature__"] = signature.replace(parameters=[*positional, *dropped_parameters, *others])
         return call  # type: ignore[return-value]
 
     return decorate

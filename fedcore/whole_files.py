@@ -57,7 +57,7 @@ def written_whole(path: str | os.PathLike) -> Iterator[Path]:
         # Not readable for others before it has the permissions of the old file.
         os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600))
         yield partial
-        _keep(partial, mode)
+        _flush_file(partial, mode)
         os.replace(partial, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -66,7 +66,7 @@ def written_whole(path: str | os.PathLike) -> Iterator[Path]:
             error.filename = os.fspath(user_path)
             del error.filename2  # of a rename
         raise
-    _keep_name(path.parent)
+    _flush_directory(path.parent)
 
 
 @contextlib.contextmanager
@@ -93,27 +93,28 @@ def lock_file(path: Path) -> Iterator[bool]:
         return
     descriptor = os.open(path, os.O_RDWR)
     try:
-        free = True
+        was_free = True
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            free = False
+            was_free = False
         except OSError:  # a file system without locks
             pass
-        yield free
+        yield was_free
     finally:
         os.close(descriptor)
 
 
 def _mode(path: Path) -> int | None:
+    """The type and the permissions of a file; None if there is none."""
     try:
         return path.stat().st_mode
     except FileNotFoundError:
         return None
 
 
-def _keep(path: Path, mode: int | None) -> None:
-    """Has the content survive a crash of the machine, and gives it permissions."""
+def _flush_file(path: Path, mode: int | None) -> None:
+    """Writes a file's content to the disk, where it survives a crash of the machine, and sets its permissions."""
     with open(path, "rb+") as file:
         if mode is not None:
             with contextlib.suppress(OSError):  # a file system without permissions
@@ -121,8 +122,8 @@ def _keep(path: Path, mode: int | None) -> None:
         os.fsync(file.fileno())
 
 
-def _keep_name(directory: Path) -> None:
-    """Has the rename survive a crash of the machine, where the system can say so of a directory."""
+def _flush_directory(directory: Path) -> None:
+    """Writes the names in a directory to the disk, where a rename survives a crash; not all systems can."""
     with contextlib.suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY)
         try:

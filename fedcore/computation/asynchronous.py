@@ -52,11 +52,11 @@ async def invoke_async(computation: Any, *args: Any, seed: int | None = None, **
 
     # A call within an awaited call takes no thread of the pool: all of these threads may be waiting for such calls.
     pool = None if stops_from_elsewhere() else _pool()
-    own = contextvars.copy_context()
+    call_context = contextvars.copy_context()
     if seed is None:
-        own.run(context.number_this_call)
+        call_context.run(context.number_this_call)
     try:
-        result, report = await asyncio.get_running_loop().run_in_executor(pool, own.run, run)
+        result, report = await asyncio.get_running_loop().run_in_executor(pool, call_context.run, run)
     except asyncio.CancelledError:
         stop.cancel()
         raise
@@ -80,6 +80,7 @@ def run_awaitable(awaitable: Awaitable[Result]) -> Result:
 
 
 def _run_in_own_loop(awaitable: Awaitable[Result]) -> Result:
+    """The result of an awaitable in a new event loop, which is closed at the end as `asyncio.run` closes its own."""
     loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(awaitable)

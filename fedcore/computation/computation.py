@@ -184,6 +184,7 @@ class Computation(HtmlDisplay):
         return Value(builder, Symbol(name), builder.module.type_of(name))
 
     def _in_trace(self, builder: Builder, args: tuple, kwargs: dict) -> Value:
+        """Calls this computation in the computation that `builder` traces."""
         function = self.__fedcore_function__(builder, None)
         pairs = zip(self._arguments(args, kwargs), self.module.main.parameters, strict=True)
         values = [_argument(builder, a, p.type) for a, p in pairs]
@@ -193,6 +194,7 @@ class Computation(HtmlDisplay):
             raise TypeMismatch(self._mismatch(values)) from None
 
     def _mismatch(self, values: list[Value]) -> str:
+        """The text of the error for values that do not fit; with a fix if a `federated_map` of this takes them."""
         parameter = self.type_signature.parameter
         have = values[0].type if len(values) == 1 else StructType([(None, v.type) for v in values])
         if parameter is None:
@@ -263,6 +265,7 @@ class PolymorphicComputation(HtmlDisplay):
         return self._for_arguments(arguments).invoke(*arguments, seed=seed)
 
     def _for_arguments(self, arguments: list) -> Computation:
+        """The computation for the types of a call's arguments."""
         try:
             check_nesting(arguments)
             types = [type_of(a) for a in arguments]
@@ -286,6 +289,7 @@ class PolymorphicComputation(HtmlDisplay):
         return self._for_parameter(None if arg_type is None else to_type(arg_type))
 
     def _for_parameter(self, parameter_type: Type | None) -> Computation:
+        """The computation for the parameter type of a function; of several parameters it is a struct of their types."""
         if self._arity == 1 or parameter_type is None:
             return self.for_types([] if parameter_type is None else [parameter_type])
         if isinstance(parameter_type, StructType) and len(parameter_type) == self._arity:
@@ -297,7 +301,11 @@ class PolymorphicComputation(HtmlDisplay):
 
 
 def type_of(value: object) -> Type:
-    """The type of an argument: `to_type` with values, such as Python's numbers, in place of what stands for types."""
+    """The type of a value that is an argument of a call: a Python number, an array, a data set, or a container.
+
+    Raises:
+        TypeMismatch: no type has such values.
+    """
     container = elements_and_class(value)
     if container is not None:
         elements, cls = container

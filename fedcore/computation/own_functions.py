@@ -15,22 +15,22 @@ import attrs
 
 from fedcore.types import Type
 
-_DEPTH = 8
-_OWN = "fedcore"
+_MAX_DEPTH = 8
+"""Nesting of the values in a closure; a value that refers to itself would have no end."""
 
 
-class _Unknown(Exception):
-    """A value that may change, or whose content is not known."""
+class _NoKey(Exception):
+    """A value may change, or its content is not known, so that nothing that refers to it has a key."""
 
 
 @attrs.frozen(eq=False)
-class _Same:
+class _Identity:
     """A key that equals the keys of one object only."""
 
     value: Any
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.value is other.value
+        return isinstance(other, _Identity) and self.value is other.value
 
     def __hash__(self) -> int:
         return id(self.value)
@@ -49,32 +49,42 @@ def own_function_key(fn: object) -> Hashable | None:
     """
     try:
         return _function_key(fn, 0)
-    except _Unknown:
+    except _NoKey:
         return None
 
 
 def _function_key(fn: object, depth: int) -> Hashable:
+    """`own_function_key` of a function that is nested `depth` deep in another's closure.
+
+    Raises:
+        _NoKey: there is none.
+    """
     if not isinstance(fn, types.FunctionType) or not _is_own(fn.__module__) or hasattr(fn, "__wrapped__"):
-        raise _Unknown
+        raise _NoKey
     try:
         cells = [cell.cell_contents for cell in fn.__closure__ or ()]
     except ValueError:  # not filled yet
-        raise _Unknown from None
+        raise _NoKey from None
     if any(isinstance(cell, list | dict | set) for cell in cells) or _assigns_outside(fn.__code__):
-        raise _Unknown  # tracing may be what fills them
+        raise _NoKey  # tracing may be what fills them
     names = sorted(_global_names(fn.__code__) & fn.__globals__.keys())
-    named = tuple(_Same(fn.__globals__[name]) for name in names)
+    global_keys = tuple(_Identity(fn.__globals__[name]) for name in names)
     return (
         fn.__code__,
         fn.__code__.co_filename,
-        named,
+        global_keys,
         *(_value_key(v, depth + 1) for v in (fn.__defaults__, fn.__kwdefaults__, *cells)),
     )
 
 
 def _value_key(value: Any, depth: int) -> Hashable:
-    if depth > _DEPTH:
-        raise _Unknown
+    """A key of a value in a closure or of a default: equal for equal content, as `own_function_key` says.
+
+    Raises:
+        _NoKey: the value, or a part of it, is not plain.
+    """
+    if depth > _MAX_DEPTH:
+        raise _NoKey
     cls = type(value)
     if value is None or cls in (bool, int, float, str, bytes):
         return cls, repr(value)  # 1, 1.0 and True are equal
@@ -89,16 +99,18 @@ def _value_key(value: Any, depth: int) -> Hashable:
     if cls is types.FunctionType:
         return _function_key(value, depth)
     if not _is_own(cls.__module__):
-        raise _Unknown
-    return _Same(cls), _methods(cls), tuple((name, _value_key(part, depth + 1)) for name, part in _attributes(value))
+        raise _NoKey
+    attributes = tuple((name, _value_key(part, depth + 1)) for name, part in _attributes(value))
+    return _Identity(cls), _methods(cls), attributes
 
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:
+    """The (name, value) pairs of an object's attributes; raises `_NoKey` if they are not known."""
     if attrs.has(type(value)):
         return [(field.name, getattr(value, field.name)) for field in attrs.fields(type(value))]
     if hasattr(value, "__dict__"):
         return list(vars(value).items())
-    raise _Unknown
+    raise _NoKey
 
 
 def _methods(cls: type) -> tuple:
@@ -108,23 +120,25 @@ def _methods(cls: type) -> tuple:
         if base.__module__ in ("builtins", "abc", "typing"):
             continue
         if not _is_own(base.__module__):
-            raise _Unknown
-        defined += [_Same(part) for name, part in vars(base).items() if not name.startswith("_abc_")]
+            raise _NoKey
+        defined += [_Identity(part) for name, part in vars(base).items() if not name.startswith("_abc_")]
     return tuple(defined)
 
 
 def _is_own(module: str | None) -> bool:
-    return (module or "").partition(".")[0] == _OWN
+    """Whether a module, by name, is fedcore's."""
+    return (module or "").partition(".")[0] == "fedcore"
 
 
 def _assigns_outside(code: types.CodeType) -> bool:
     """Whether code, or that of a function in it, assigns a variable of a function around it, or a global."""
-    for each in dis.get_instructions(code):
-        if each.opname == "STORE_GLOBAL" or (each.opname == "STORE_DEREF" and each.argval in code.co_freevars):
+    for step in dis.get_instructions(code):
+        if step.opname == "STORE_GLOBAL" or (step.opname == "STORE_DEREF" and step.argval in code.co_freevars):
             return True
     return any(_assigns_outside(inner) for inner in code.co_consts if isinstance(inner, types.CodeType))
 
 
 def _global_names(code: types.CodeType) -> set[str]:
-    names = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+    """The globals that code, or that of a function in it, reads."""
+    names = {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
     return names.union(*(_global_names(c) for c in code.co_consts if isinstance(c, types.CodeType)))

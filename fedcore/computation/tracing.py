@@ -75,15 +75,20 @@ def tf_computation(*args: Any) -> Any:
 
 
 def _decorate(args: tuple, trace: Callable) -> "_Traced | Callable[[Callable], _Traced]":
+    """The computation of a function and types, or a decorator if `args` are types only.
+
+    Args:
+        trace: (function, names of its parameters, their types) -> `Computation`.
+    """
     if args and _is_function(args[0]):
         fn, *types = args
-        return _computation(fn, _given_types(types), trace, is_typed=bool(types))
+        return _make_computation(fn, _given_types(types), trace, is_typed=bool(types))
     types = [to_type(t) for t in _given_types(args)]
 
     def decorator(fn: Callable) -> "_Traced":
         if not _is_function(fn):
             raise TracingError(f"{brief(fn)} is no function, of which a computation is made")
-        return _computation(fn, types, trace, is_typed=bool(args))
+        return _make_computation(fn, types, trace, is_typed=bool(args))
 
     return decorator
 
@@ -98,7 +103,11 @@ def _is_function(x: object) -> bool:
     return callable(x) and not isinstance(x, type)
 
 
-def _computation(fn: Callable, types: list, trace: Callable, *, is_typed: bool) -> "_Traced":
+def _make_computation(fn: Callable, types: list, trace: Callable, *, is_typed: bool) -> "_Traced":
+    """Traces a function, or makes it polymorphic if it has parameters and `is_typed` is false.
+
+    A struct that is the only type stands for the types of all parameters, if it has as many elements.
+    """
     if isinstance(fn, Computation | PolymorphicComputation):
         raise TracingError(f"{fn!r} is a computation already")
     names = parameter_names(fn)
@@ -152,10 +161,10 @@ def _trace_tensorflow(fn: Callable, names: list[str], types: list[Type]) -> Comp
         traced = trace_function(python, parameter, spread=len(types) > 1)
         return graph_module(traced, name, names, types, location)
 
-    own = own_function_key(python)
-    if own is None:
+    function_key = own_function_key(python)
+    if function_key is None:
         return Computation(trace(), name)
-    key = (own, *types, user_location(), declarations())  # nodes of the graph have the user's line
+    key = (function_key, *types, user_location(), declarations())  # nodes of the graph have the user's line
     return Computation(_own_modules.get(key, trace), name)
 
 
