@@ -115,6 +115,7 @@ class ParseError(FedcoreError, ValueError):
         return type(self), (self.problem, self.text, self.line, self.column, self.expected)
 
     def _message(self) -> str:
+        """The problem with its position, the line of the text around it, a caret, and what was expected."""
         lines = self.text.split("\n")
         source = lines[self.line - 1] if 0 < self.line <= len(lines) else ""
         start = max(0, self.column - 1 - _CLIP)

@@ -136,6 +136,7 @@ class Computation(HtmlDisplay):
         return inspect.Signature([inspect.Parameter(p.name, kind) for p in self.module.main.parameters])
 
     def _run(self, args: tuple, kwargs: dict, seed: int | None) -> Any:
+        """Calls the computation on the runtime in use; without a seed, the context gives one."""
         for parameter in self._function_parameters:
             raise TypeMismatch(
                 f"{self.__name__}: `{parameter.name}` is a function {parameter.type}, which cannot be given from "

@@ -120,6 +120,7 @@ def _make_computation(fn: Callable, types: list, trace: Callable, *, is_typed: b
 
 
 def _check_arity(fn: Callable, names: list[str], types: list[Type]) -> None:
+    """Raises TracingError unless there is one type for each parameter name."""
     if len(names) != len(types):
         raise TracingError(
             f"{describe(fn)} has {len(names)} parameter{'s' * (len(names) != 1)} ({', '.join(names) or 'none'}), "
@@ -128,6 +129,7 @@ def _check_arity(fn: Callable, names: list[str], types: list[Type]) -> None:
 
 
 def _trace_federated(fn: Callable, names: list[str], types: list[Type]) -> Computation:
+    """The computation of a function over federated values, from the names and types of its parameters."""
     _check_arity(fn, names, types)
     name = function_name(fn, "computation")
     module = ModuleBuilder("traced")
@@ -145,6 +147,10 @@ def _trace_federated(fn: Callable, names: list[str], types: list[Type]) -> Compu
 
 
 def _trace_tensorflow(fn: Callable, names: list[str], types: list[Type]) -> Computation:
+    """The computation of a function over tensors, from the names and types of its parameters.
+
+    Of fedcore's own functions, those with equal keys are traced once for each line of the user that calls for them.
+    """
     python = getattr(fn, "python_function", fn)
     _check_arity(python, names, types)
     placed = [t for t in types if contains(t, lambda x: isinstance(x, FederatedType | FunctionType))]

@@ -216,6 +216,7 @@ class Builder:
         return self._value(x, like)
 
     def _value(self, x: Any, like: Type | None) -> Value:
+        """`value` of an object whose nesting is checked."""
         if isinstance(x, Value):
             return x
         if isinstance(x, Constant):

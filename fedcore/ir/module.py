@@ -291,6 +291,7 @@ class Verified:
     declarations: int
 
     def join(self, other: "Verified") -> "Verified":
+        """The result for the symbols of both."""
         return Verified(
             {**self.types, **other.types},
             self.type_work + other.type_work,

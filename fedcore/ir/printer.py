@@ -60,6 +60,7 @@ def _graph(graph: Graph, names: TypeNames) -> str:
 
 
 def _function(function: Function, names: TypeNames, locations: bool) -> str:
+    """The text of a function, or of a stage; with `locations`, operations have the lines of the user."""
     word = "fn" if function.placement is None else "stage"
     parameters = ", ".join(f"{reference(p.name)}: {names.write(p.type)}" for p in function.parameters)
     head = f"{word} {symbol(function.name)}({parameters}) -> {names.write(function.result_type)}"
@@ -79,6 +80,7 @@ def _operation(op: Operation, names: TypeNames, locations: bool) -> str:
 
 
 def _location(node: Function | Operation, locations: bool) -> str:
+    """The `loc(…)` at the end of a line; empty for a node without a location, and without `locations`."""
     if not locations or node.location is None:
         return ""
     library = node.location.library

@@ -22,7 +22,7 @@ ENTRY_POINTS = "fedcore.intrinsics"
 
 
 class _EntryPoints:
-    """Imports the modules of the entry-point group, once."""
+    """Imports the modules of the entry-point group, once; again after one did not load."""
 
     def __init__(self) -> None:
         self._loaded = False
@@ -32,11 +32,12 @@ class _EntryPoints:
         with self._lock:
             if self._loaded:
                 return
-            self._loaded = True
+            self._loaded = True  # before the imports, which look operations up
             for entry in self._discover():
                 try:
                     entry.load()
                 except Exception as error:
+                    self._loaded = False  # so that the next lookup says so again, not that no operation has the name
                     raise FedcoreError(
                         f"the entry point {entry.name} = {entry.value} of {ENTRY_POINTS} does not load: {error}"
                     ) from error

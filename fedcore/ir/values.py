@@ -41,7 +41,12 @@ class Value:
     def type_signature(self) -> Type:
         return self.type
 
-    def _struct(self) -> StructType:
+    def _struct_type(self) -> StructType:
+        """The type of a struct, or of the members of a placed one.
+
+        Raises:
+            TracingError: the value is no struct.
+        """
         type_ = member_of(self.type)
         if not isinstance(type_, StructType):
             raise TracingError(f"a value of type {self.type} has no elements")
@@ -58,7 +63,7 @@ class Value:
         return self._item(type_.names.index(name))
 
     def __getitem__(self, key: int | str | slice) -> "Value":
-        type_ = self._struct()
+        type_ = self._struct_type()
         if isinstance(key, str):
             return self.__getattr__(key)
         if isinstance(key, slice):
@@ -69,10 +74,10 @@ class Value:
         return self._item(range(len(type_))[key])  # an int, also for an integer of numpy
 
     def __iter__(self) -> Iterator["Value"]:
-        return (self._item(i) for i in range(len(self._struct())))
+        return (self._item(i) for i in range(len(self._struct_type())))
 
     def __len__(self) -> int:
-        return len(self._struct())
+        return len(self._struct_type())
 
     def _item(self, index: int) -> "Value":
         from fedcore.ir.structural import item
@@ -102,15 +107,15 @@ class Value:
         )
 
     def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:  # tf.constant looks for it too
-        raise self._no_tensor()
+        raise self._tensor_error()
 
     def __tf_tensor__(self, dtype: object = None, name: object = None) -> NoReturn:
-        raise self._no_tensor()
+        raise self._tensor_error()
 
     def __tf_tracing_type__(self, context: object) -> NoReturn:
-        raise self._no_tensor()
+        raise self._tensor_error()
 
-    def _no_tensor(self) -> TracingError:
+    def _tensor_error(self) -> TracingError:
         return TracingError(
             f"a function of TensorFlow or numpy is given a traced value of type {self.type}, which is no tensor. Put "
             "it inside a tf_computation, and apply that: fc.federated_map(fc.tf_computation(fn), value)"

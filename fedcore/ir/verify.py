@@ -146,6 +146,7 @@ class _Verifier:
         return Verified(cast(dict[str, FunctionType], self.types), self._type_work, declarations())
 
     def problems(self) -> Iterator[str]:
+        """The message of each problem; to be read to the end before `result`."""
         if not self.module.functions:
             yield "it holds no function"
         elif self.module.main.placement is not None:
@@ -170,6 +171,7 @@ class _Verifier:
             )
 
     def _graph_problems(self, graph: Graph) -> Iterator[str]:
+        """Checks a graph's digest, type and attributes; the bytes are checked elsewhere, with TensorFlow."""
         where = f"graph @{graph.name}"
         if not DIGEST.fullmatch(graph.digest):
             yield f"{where}: sha256:{graph.digest} is no SHA-256 digest"
@@ -180,16 +182,10 @@ class _Verifier:
         yield from _attribute_problems(where, "a graph", graph.attributes, _OF_GRAPHS)
 
     def _function_problems(self, function: Function) -> Iterator[str]:
+        """Checks a function's attributes, parameters, operations and result, in this order."""
         where = f"@{function.name}"
         is_main = function is self.module.main
-        if function.placement is not None:
-            if self.module.stage != "planned":
-                yield f"{where}: a stage stands in a {self.module.stage} module"
-            yield from _attribute_problems(where, "a stage", function.attributes, _OF_STAGES)
-            yield from _strategy_problems(where, function.attributes)
-        else:
-            allowed = _OF_PLANS if is_main and self.module.stage == "planned" else frozenset()
-            yield from _attribute_problems(where, "a function", function.attributes, allowed)
+        yield from self._function_attribute_problems(where, function, is_main=is_main)
         bound: dict[str, Type] = {}
         for parameter in function.parameters:
             if parameter.name in bound:
@@ -209,12 +205,23 @@ class _Verifier:
             made_by[op.name] = op
         yield from self._result_problems(where, function, bound)
 
+    def _function_attribute_problems(self, where: str, function: Function, *, is_main: bool) -> Iterator[str]:
+        if function.placement is not None:
+            if self.module.stage != "planned":
+                yield f"{where}: a stage stands in a {self.module.stage} module"
+            yield from _attribute_problems(where, "a stage", function.attributes, _OF_STAGES)
+            yield from _strategy_problems(where, function.attributes)
+        else:
+            allowed = _OF_PLANS if is_main and self.module.stage == "planned" else frozenset()
+            yield from _attribute_problems(where, "a function", function.attributes, allowed)
+
     def _type_problems(self, at: str, type_: Type) -> Iterator[str]:
         problem = _type_problem(type_, self._problem_by_type)
         if problem is not None:
             yield f"{at}: {problem}"
 
     def _result_problems(self, where: str, function: Function, bound: Mapping[str, Type]) -> Iterator[str]:
+        """Checks a function's result; `bound` has the type of each parameter and binding."""
         scope: Mapping[str, Type | None] = bound if isinstance(function.result, Ref) else self.types
         yield from self._type_problems(where, function.result_type)
         if function.result.name not in scope:
@@ -229,6 +236,13 @@ class _Verifier:
     def _operation_problems(
         self, at: str, op: Operation, bound: Mapping[str, Type], made_by: Mapping[str, Operation], *, is_main: bool
     ) -> Iterator[str]:
+        """Checks an operation; ends after a problem from which others would follow.
+
+        Args:
+            at: place of the operation, for messages.
+            bound: the types of the parameters, and of the bindings before it.
+            made_by: the operations of the bindings before it.
+        """
         types: list[Type] = []
         for operand in op.operands:
             scope = self.types if isinstance(operand, Symbol) else bound

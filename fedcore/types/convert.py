@@ -54,6 +54,7 @@ def to_type(obj: object) -> Type:
 
 
 def _to_type(x: Any) -> Type:
+    """`to_type` of an object whose nesting is checked."""
     if isinstance(x, Type):
         return x
     if isinstance(x, str):

@@ -89,6 +89,7 @@ class DType:
 
 
 def _make(name: str) -> DType:
+    """The dtype of a name in `DTYPES`."""
     if name == "bool":
         return DType("bool", np.dtype(np.bool_), 1)
     if name == "str":

@@ -33,6 +33,7 @@ def _check_struct(type_: Type) -> Violation:
 
 
 def _check_placed(type_: Type, at: At = (), path: str = "") -> Violation:
+    """The first part below structs that is not federated; `at` and `path` lead to `type_`."""
     if isinstance(type_, FederatedType):
         return None
     if not isinstance(type_, StructType):

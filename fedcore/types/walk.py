@@ -99,6 +99,7 @@ def notation_with_spans(type_: Type) -> tuple[str, dict[At, tuple[int, int]]]:
     spans: dict[At, tuple[int, int]] = {}
 
     def write(part: str | Type, at: At, start: int) -> int:
+        """Adds the text of a part that begins at offset `start`; returns the offset of its end."""
         if isinstance(part, str):
             pieces.append(part)
             return start + len(part)

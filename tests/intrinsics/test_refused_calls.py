@@ -228,10 +228,11 @@ def test_an_entry_point_that_does_not_load_is_named(entry_points):
         raise ImportError("no module named theirs")
 
     entry_points(EntryPoint(load))
-    with pytest.raises(
-        FedcoreError, match=r"the entry point theirs = theirs\.intrinsics of fedcore\.intrinsics does not"
-    ):
-        registry.lookup("their_own")
+    for _ in range(2):  # also at the second lookup
+        with pytest.raises(
+            FedcoreError, match=r"the entry point theirs = theirs\.intrinsics of fedcore\.intrinsics does not"
+        ):
+            registry.lookup("their_own")
 
 
 def test_a_declaration_that_is_run_again_takes_the_place_of_the_old_one(monkeypatch):
