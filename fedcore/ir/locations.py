@@ -16,7 +16,8 @@ import attrs
 
 from fedcore.errors import FedcoreError, Location
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# With a slash at the end: the folder `fedcore_experiments` beside it is a user's.
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 # Files of libraries that may lie between the user's code and a traced call on the stack.
 _LIBRARIES = re.compile(r"[/\\](site-packages|dist-packages)[/\\]|[/\\]contextlib\.py$|^<")
 # Folders of fedcore whose files are written in the language, as a user's are.
@@ -127,7 +128,7 @@ def _library_location(path: str, line: int) -> Location:
 @functools.cache
 def _imported_name(path: str) -> str:
     """The path of a file of fedcore from the folder that holds the package, with slashes."""
-    return os.path.relpath(path, os.path.dirname(_PACKAGE)).replace(os.sep, "/")
+    return "fedcore/" + os.path.relpath(path, _PACKAGE).replace(os.sep, "/")
 
 
 def _relative(path: str) -> str:

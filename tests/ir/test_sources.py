@@ -168,3 +168,11 @@ def test_a_program_that_is_a_fifo_is_refused_and_not_waited_for(tmp_path, read):
 def test_a_device_is_no_regular_file(device):
     with pytest.raises(FedcoreError, match=f"{device} is no regular file"):
         read_regular_file(device, 10)
+
+
+def test_a_file_in_a_folder_whose_name_begins_as_the_packages_is_the_users():
+    path = f"{os.path.dirname(fc.__file__)}_experiments/train.py"
+    names = {"fc": fc}
+    exec(compile("total = fc.federated_computation(lambda: fc.federated_value(1, fc.SERVER))", path, "exec"), names)
+    assert names["total"].module.main.location.path == path
+    assert names["total"].module.main.operations[0].location.path == path
