@@ -18,12 +18,12 @@ def in_a_thread(make: Callable[[], Made]) -> Made:
     A signal handler may interrupt the first use and then need the object itself. It waits for a lock that the new
     thread holds and will release. If its own thread held the lock, it would deadlock, or see a half-made object.
     """
-    answer: queue.SimpleQueue = queue.SimpleQueue()
-    here = contextvars.copy_context()
+    answer: queue.SimpleQueue = queue.SimpleQueue()  # one pair: (result, None) or (None, exception)
+    caller_context = contextvars.copy_context()
 
     def run() -> None:
         try:
-            answer.put((here.run(make), None))
+            answer.put((caller_context.run(make), None))
         except BaseException as error:
             answer.put((None, error))
 

@@ -27,6 +27,7 @@ MAX_RANK = 2**31  # of the factors of a kernel
 MAX_WHY = 200  # characters of the reason why a stage is not vectorised
 
 _MARKS = {"lines": "\n", "commas": ",", "equals signs": "=", "comments": "//"}
+# Quoted names and comments, in which brackets do not count; arrows, whose `>` is no bracket; brackets.
 _BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|//[^\n]*|->|[\[({<]|[\])}>]', re.DOTALL)
 
 
@@ -37,9 +38,9 @@ def check_text(text: str) -> None:
     names = text.count("%") + text.count("@")
     if names > MAX_NAMES:
         raise FedcoreError(f"the text has {names} names; at most {MAX_NAMES} are read")
-    for what, mark in _MARKS.items():
+    for plural, mark in _MARKS.items():
         if text.count(mark) > MAX_MARKS:
-            raise FedcoreError(f"the text has {text.count(mark)} {what}; at most {MAX_MARKS} are read")
+            raise FedcoreError(f"the text has {text.count(mark)} {plural}; at most {MAX_MARKS} are read")
     if text.count("[") + text.count("(") + text.count("{") + text.count("<") <= MAX_NESTING:
         return
     depth = 0

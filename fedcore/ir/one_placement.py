@@ -26,7 +26,7 @@ def check_one_placement(op: "Intrinsic", values: Mapping[str, Value]) -> None:
     """
     alternatives = op.signature.alternatives if op.signature is not None and op.level != "local" else ()
     if any({"SERVER", "CLIENTS"} <= {q for p in a.parameters for q in placements_of(p.type)} for a in alternatives):
-        return
+        return  # the operation takes both, as federated_select does
     unplaced = {p.name for a in alternatives for p in a.parameters if not placements_of(p.type)}
     parts = [part for name, value in values.items() if name not in unplaced for part in _parts(value)]
     if len({p for part in parts for p in placements_of(part.type)}) < 2:
@@ -85,5 +85,5 @@ def _title(value: Value) -> str:
 
 
 def _name_of(kind: str) -> str:
-    """The operation as a user writes it."""
+    """The operation as a user writes it: `+` for `generic_plus`."""
     return _OPERATORS.get(kind, kind)

@@ -79,7 +79,12 @@ _names = re.compile(_NAME).findall
 
 @attrs.define
 class _ParseState:
-    """State of one parse: the named types, and caches that make equal pieces of text one object."""
+    """State of one parse: the named types, and caches that make equal pieces of text one object.
+
+    Args:
+        type_names: the types that the text has named so far, by name.
+        types, operands, names, locations: the object of each text of a type, a list of operands, an operand, a `loc`.
+    """
 
     type_names: dict[str, Type] = attrs.field(factory=dict)
     types: dict[str, Type] = attrs.field(factory=dict)
