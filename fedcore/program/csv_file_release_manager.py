@@ -140,8 +140,8 @@ class CSVFileReleaseManager(ReleaseManager[ReleasableStructure, int]):
         new = [name for name in row if name not in self._columns]
         if new or self._save_mode is CSVSaveMode.WRITE:
             _, rows = self._read()
-            self._columns += new
-            self._write(self._columns, [*rows, row])
+            self._write([*self._columns, *new], [*rows, row])
+            self._columns += new  # not before: after a full disk the file has its old columns
         else:
             self._append(_as_csv(self._columns, [row], header=False).encode())
         self._latest = key
@@ -149,8 +149,9 @@ class CSVFileReleaseManager(ReleaseManager[ReleasableStructure, int]):
     def _remove_from(self, key: int) -> None:
         """Removes the rows of this key and of greater keys, and the columns that only these rows have."""
         rows = [row for row in self._read()[1] if int(row[self._key]) < key]
-        self._columns = [name for name in self._columns if name == self._key or any(row[name] for row in rows)]
-        self._write(self._columns, [{name: row[name] for name in self._columns} for row in rows])
+        columns = [name for name in self._columns if name == self._key or any(row[name] for row in rows)]
+        self._write(columns, [{name: row[name] for name in columns} for row in rows])
+        self._columns = columns
 
     def _append(self, line: bytes) -> None:
         """Appends a row, which is on the disk afterwards; if that fails, the file has its old rows."""
@@ -169,6 +170,7 @@ class CSVFileReleaseManager(ReleaseManager[ReleasableStructure, int]):
 
 
 def _as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, header: bool) -> str:
+    """The lines of rows, each a mapping from a column to its cell; a missing cell is empty."""
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     if header:
@@ -180,5 +182,5 @@ def _as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, header
 def _plain(value: Any) -> Any:
     """A leaf as a cell: a number, a text, or nested lists of them."""
     if hasattr(value, "as_numpy_iterator"):  # a sequence
-        value = list(value.as_numpy_iterator())
+        return [_plain(element) for element in value.as_numpy_iterator()]  # whose sizes may differ
     return np.asarray(value).tolist() if not isinstance(value, str | bytes) else value

@@ -156,8 +156,9 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
             self._remove(version)
 
     def size_bytes(self, version: int) -> int:
-        """The size of the files of a version, those that other versions share included."""
-        return sum(path.stat().st_size for path in (self._path(version, MANIFEST), *self._tensors_of(version)))
+        """The size of the files of a version, those that other versions share included; a missing file has no bytes."""
+        paths = [self._path(version, MANIFEST), *self._tensors_of(version)]
+        return sum(path.stat().st_size for path in paths if path.exists())
 
     def _write(self, parts: StateParts, version: int) -> None:
         """Writes the state's own arrays, then links or writes those that other states have, then the manifest."""

@@ -1,13 +1,13 @@
 """Released values without some of their parts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedcore.errors import TypeMismatch
 from fedcore.program.release_manager import ReleaseManager
 from fedcore.program.structures import children_of, with_children
 from fedcore.program.type_variables import Key, ReleasableStructure
-from fedcore.types import fields_of
+from fedcore.types import fields_of, make_container
 
 _LEFT_OUT = object()
 
@@ -19,7 +19,8 @@ class NotFilterableError(TypeMismatch):
 class FilteringReleaseManager(ReleaseManager[ReleasableStructure, Key]):
     """Releases to another manager the leaves for which a function of their path is true.
 
-    A structure all of whose leaves are left out is left out; if nothing is left, nothing is released.
+    A structure all of whose leaves are left out is left out; an empty one stays. If nothing is left, nothing is
+    released.
 
     Args:
         release_manager: gets what is left.
@@ -47,12 +48,13 @@ class FilteringReleaseManager(ReleaseManager[ReleasableStructure, Key]):
             await self._release_manager.release(left, key)
 
     def _filter(self, value: Any, path: tuple) -> Any:
+        """What is left of a part of the released value, which stands at `path`; `_LEFT_OUT` if nothing is left."""
         children = children_of(value)
         if children is None:
             return value if self._filter_fn(path) else _LEFT_OUT
         parts = {name: self._filter(child, (*path, name)) for name, child in children.items()}
         left = {name: part for name, part in parts.items() if part is not _LEFT_OUT}
-        if not left:
+        if parts and not left:
             return _LEFT_OUT
         if len(left) == len(parts):
             return with_children(value, list(left.values()))
@@ -61,4 +63,6 @@ class FilteringReleaseManager(ReleaseManager[ReleasableStructure, Key]):
             raise NotFilterableError(
                 f"{type(value).__name__} cannot be without its fields: {missing} would be left out"
             )
-        return type(value)(left if isinstance(value, dict) else left.values())
+        if isinstance(value, Mapping):
+            return make_container(type(value), list(left), list(left.values()))
+        return type(value)(left.values())

@@ -75,6 +75,6 @@ class SafetensorsFile:
 
 def _as_stored(array: np.ndarray) -> np.ndarray:
     """The array in little-endian order; for a dtype that safetensors lacks, its bytes."""
-    if array.dtype.name not in _DTYPES:
-        return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return array.astype(array.dtype.newbyteorder("<"), copy=False)
+    if array.dtype.kind != "V":  # not the dtypes of ml_dtypes, which have one byte order
+        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return array if array.dtype.name in _DTYPES else np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -97,6 +97,22 @@ def test_every_leaf_comes_back_bit_for_bit(tmp_path):
     assert back["nothing"] == ()
 
 
+def test_arrays_of_the_other_byte_order_come_back_with_their_values(tmp_path):
+    manager = FileProgramStateManager(tmp_path)
+    state = {code: np.array([1.5, -2]).astype(code) for code in (">f4", ">f8", ">c8", ">c16", ">i8")}
+    run(manager.save(state, 1))
+    for code, array in run(manager.load(1)).items():
+        np.testing.assert_array_equal(array, state[code])
+
+
+def test_a_state_with_a_missing_file_is_damaged_and_has_a_size(tmp_path):
+    manager = saved(tmp_path, 1)
+    (tmp_path / "program_state_1.safetensors").unlink()
+    with pytest.raises(ProgramStateDamagedError, match="No such file"):
+        manager.check(1)
+    assert manager.size_bytes(1) == (tmp_path / "program_state_1.json").stat().st_size
+
+
 def test_the_structure_gives_the_classes(tmp_path):
     manager = FileProgramStateManager(tmp_path)
     state = Record(Pair(np.ones(2), [Counter(7)]), 4)

@@ -1,6 +1,7 @@
 """Values that a program hands to its user: in memory, in files, filtered and delayed."""
 
 import asyncio
+import collections
 import csv
 import datetime
 import errno
@@ -94,8 +95,28 @@ def test_the_filter_gets_paths_and_drops_what_is_empty():
     assert left(lambda path: path in [("loss",), ("more", 1, 0)], value) == {"loss": 1, "more": [(3,)]}
     assert left(lambda path: path[0] == "pair", value) == {"pair": Pair(5, 6)}
     assert left(lambda path: path == (), 7) == 7
+    assert left(lambda path: True, Pair(5, ())) == Pair(5, ())
+    for mapping in (types.MappingProxyType({"a": 1, "b": 2}), collections.defaultdict(int, a=1, b=2)):
+        assert left(lambda path: path == ("a",), mapping) == {"a": 1}
     with pytest.raises(NotFilterableError, match=r"Pair cannot be without its fields: b would be left out"):
         left(lambda path: path[-1] == "a", value)
+
+
+def test_a_table_that_could_not_be_written_keeps_its_columns(tmp_path, monkeypatch):
+    def refuse(path, content):
+        raise OSError(errno.ENOSPC, "full")
+
+    manager = CSVFileReleaseManager(tmp_path / "table.csv")
+    release(manager, {"loss": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr("fedcore.program.csv_file_release_manager.write_whole", refuse)
+        with pytest.raises(OSError, match="full"):
+            release(manager, {"loss": 2, "new": 3}, first=2)
+    release(manager, {"loss": 4, "new": 5}, first=3)
+    assert rows(tmp_path / "table.csv") == [
+        {"key": "1", "loss": "1", "new": ""},
+        {"key": "3", "loss": "4", "new": "5"},
+    ]
 
 
 def test_groups_periods_and_delays():
