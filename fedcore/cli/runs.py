@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ class Run:
         sets: the `--set` options, by key.
         rows: the rows of its table of metrics; numbers are floats.
         state: as `fedcore.program.run_directory.run_state` tells it.
-        origin: as `origin.origin_of` gives it; empty for a run of an earlier version.
+        origin: as `origin.origin_of` gives it; empty if an earlier version of fedcore began the run.
     """
 
     directory: Path
@@ -64,7 +65,7 @@ class Run:
         return metrics
 
     def write(self) -> None:
-        """Writes what was asked for, for later commands."""
+        """Writes config.json, which later commands read."""
         program = os.path.relpath(self.program, self.directory)
         content = {"program": program, "set": self.sets, "config": self.configuration, "origin": self.origin}
         write_whole(self.directory / CONFIGURATION, json.dumps(content, indent=2) + "\n")
@@ -156,14 +157,17 @@ def _checked_origin(origin: dict[str, Any]) -> dict[str, Any]:
     Raises:
         LookupError, TypeError, ValueError: it has not.
     """
-    texts = [origin[part][name] or "" for part in ("configuration", "program") for name in ("file", "sha256") if origin]
-    texts += [origin["commit"] or "", origin["command"], *origin["versions"].values()] if origin else []
+    if not origin:  # of a run of an earlier version
+        return origin
+    texts = [origin[part][name] or "" for part in ("configuration", "program") for name in ("file", "sha256")]
+    texts += [origin["commit"] or "", origin["command"], *origin["versions"].values()]
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("the origin of a run is of texts")
     return origin
 
 
 def _rows(directory: Path) -> list[dict[str, Any]]:
+    """The rows of a training's table of metrics; empty if there is no table. An unfinished last line is left out."""
     try:
         text = read_text(directory / METRICS, _MAX_METRICS_BYTES, inside=directory)
         whole = text[: text.rfind("\n") + 1].splitlines()
@@ -193,7 +197,8 @@ def _timed(directory: Path, rows: list[dict[str, Any]]) -> tuple[list[dict[str, 
     return rows[: len(seconds)], seconds[: len(rows)]
 
 
-def _number(text: str) -> Any:
+def _number(text: str) -> int | float | str:
+    """A cell of the table of metrics: a number if it is one."""
     try:
         number = float(text)
     except ValueError:
@@ -202,7 +207,8 @@ def _number(text: str) -> Any:
 
 
 def next_directory(base: Path, sets: dict[str, Any]) -> Path:
-    """`001`, `002`, … in a directory, followed by what was set."""
-    numbers = [int(p.name[:3]) for p in base.glob("[0-9][0-9][0-9]*")] if base.is_dir() else []
+    """The first of `001`, `002`, … in a directory that follows all runs there; the values of `sets` end the name."""
+    runs = [re.match(r"([0-9]{3,9})(?:-|$)", path.name) for path in base.glob("[0-9]*")]
+    numbers = [int(run[1]) for run in runs if run]
     suffix = ",".join(f"{key}={value}" for key, value in sets.items()).replace(os.sep, "_").replace(" ", "")
     return base / f"{max(numbers, default=0) + 1:03d}{f'-{suffix}' if suffix else ''}"[:200]

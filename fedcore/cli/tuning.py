@@ -183,7 +183,7 @@ def _measure(
         except Exception as error:
             if trial is trials[0]:
                 raise  # the program itself fails
-            trial.failed, trial.note = True, f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            trial.failed, trial.note = True, f"{type(error).__name__}: {error}".partition("\n")[0]
             continue
         output = as_json(result)
         expected = output if expected is None else expected

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import fedcore as fc
 from fedcore.cli import main
 from fedcore.cli.run_groups import group_runs
-from fedcore.cli.runs import read_run
+from fedcore.cli.runs import next_directory, read_run
 from fedcore.program.run_directory import write_run_state
 
 
@@ -32,6 +32,13 @@ def fedcore():
         return json.loads(ran.stdout) if "json" in arguments else ran.output
 
     return run
+
+
+def test_runs_are_numbered_beyond_999(tmp_path):
+    assert next_directory(tmp_path / "none", {}).name == "001"
+    for name in ("002-lr=0.1", "999", "1000-lr=0.1", "20260101_notes"):
+        (tmp_path / name).mkdir()
+    assert next_directory(tmp_path, {"lr": 0.3}).name == "1001-lr=0.3"
 
 
 def write(runs: Path, name: str, accuracies=(), state=None, rounds=3, **settings) -> None:

@@ -443,6 +443,11 @@ def test_the_values_of_recorded_clients_have_a_tab(tmp_path):
     assert "3 (a&lt;b)" in text
 
 
+def test_the_greatest_memory_is_that_of_all_samples(tmp_path):
+    samples = [[i / 1000, 2**20 * (999 if i == 1001 else 1), 2] for i in range(2000)]
+    assert "at most 999 MiB" in page(recorded(tmp_path, call=CALL | {"samples": samples}))
+
+
 def test_bars_of_bits_have_one_scale(tmp_path):
     crossing = CALL["crossings"][0]
     up = crossing | {"kind": "merge", "op": "2", "bits": 24}

@@ -94,6 +94,14 @@ def test_a_plan_is_accepted_once_a_reviewer_has_signed_it(fedcore):
     assert fedcore("policy", "check", "plan.fed", "signed.toml").endswith(": accepted\n")
 
 
+def test_a_damaged_signature_and_a_file_that_is_no_key_are_named(fedcore):
+    fedcore("site", "key", "reviewer.pem")
+    fedcore("policy", "check", "owned_sums:plain", "signed.toml", "--save", "plan.fed", code=1)
+    assert "policy.toml is no Ed25519 key" in fedcore("policy", "sign", "plan.fed", "policy.toml", code=1)
+    Path("plan.fed.sig").write_text("torn")
+    assert "plan.fed.sig is no signature" in fedcore("policy", "check", "plan.fed", "signed.toml", code=1)
+
+
 def test_a_key_is_its_owners_and_is_not_overwritten(fedcore):
     public = fedcore("site", "key", "key.pem").strip()
 

@@ -167,15 +167,15 @@ def memory_charts(calls: list[CallRecord]) -> Markup:
         points = sorted((c.began - start + t, r / 2**20, n) for c in process_calls for t, r, n in c.samples)
         if not points:
             continue
+        peak, most = max(m for _, m, _ in points), max(n for _, _, n in points)
         points = points[:: max(1, len(points) // _POINTS)]
         end = max(points[-1][0], _SHORTEST_S)
         if len(processes) > 1:
             out.append(element("p", f"Process {process}, sampled while calls ran.", class_="dim"))
         memory, threads = [(t, m) for t, m, _ in points], [(t, float(n)) for t, _, n in points]
-        peak, most = max(m for _, m in memory), max(n for _, n in threads)
         out.append(element("h3", "Resident memory ", element("small", f"at most {peak:,.0f} MiB")))
         out.append(_line_chart(memory, end, process_calls, start, lambda v: f"{v:,.0f} MiB"))
-        out.append(element("h3", "Threads of the process ", element("small", f"at most {most:.0f}")))
+        out.append(element("h3", "Threads of the process ", element("small", f"at most {most}")))
         out.append(_line_chart(threads, end, process_calls, start, lambda v: f"{v:.0f}", steps=True))
     return join(out) if out else element("p", "No samples: nothing was called.")
 

@@ -73,7 +73,10 @@ def sign(plan: str, key: Path) -> None:
         from fedcore.deployment.policy import SIGNED_PREFIX
 
         digest = _read_plan(plan).digest()
-    private = load_pem_private_key(key.read_bytes(), None)
+    try:
+        private = load_pem_private_key(key.read_bytes(), None)
+    except (ValueError, TypeError):  # no PEM, or one with a password
+        private = None
     if not isinstance(private, Ed25519PrivateKey):
         raise FedcoreError(f"{key} is no Ed25519 key; `fedcore site key` makes one")
     signature = private.sign(SIGNED_PREFIX + digest.encode())
@@ -82,9 +85,15 @@ def sign(plan: str, key: Path) -> None:
 
 
 def _signature(plan: str) -> bytes | None:
-    """The signature in the file beside a plan."""
+    """The signature in the file `PLAN.sig` of `fedcore policy sign`; None if there is no such file."""
     file = Path(f"{plan}.sig")
-    return bytes.fromhex(file.read_text().split()[1]) if file.is_file() else None
+    if not file.is_file():
+        return None
+    try:
+        _, signature = file.read_text().split()
+        return bytes.fromhex(signature)
+    except ValueError:
+        raise FedcoreError(f"{file} is no signature of `fedcore policy sign`") from None
 
 
 def _read_plan(plan: str) -> Module:
