@@ -16,7 +16,7 @@ from fedcore.ir.renaming import form_of
 
 _CONTEXT = 2
 """Equal lines that are shown before and behind a change."""
-_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)")
+_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)")  # the number of its first line in the left and the right text
 _HEADING = re.compile(r'(?:region )?(@(?:"(?:\\.|[^"\\])*"|[\w:+]+))\(')
 Node = TypeVar("Node", bound=Hashable)
 
@@ -24,13 +24,13 @@ Node = TypeVar("Node", bound=Hashable)
 class _Line(str):
     """A line of a module with the user's line that it comes from, which is not compared."""
 
-    at: Location | None = None
+    location: Location | None = None
 
 
-def _at(line: str) -> str:
-    """The user's line, as a comment behind a line that differs."""
-    at = getattr(line, "at", None)
-    return "" if at is None else f"  // {at}"
+def _location_comment(line: str) -> str:
+    """The user's line that a line of a module comes from, as a comment; empty for a line without a location."""
+    location = getattr(line, "location", None)
+    return "" if location is None else f"  // {location}"
 
 
 @attrs.frozen
@@ -54,18 +54,18 @@ class Comparison:
     def diff_lines(self) -> Iterator[str]:
         """The lines of a unified diff; behind the numbers of a hunk stands the heading of its graph or function."""
         lines = difflib.unified_diff(self.left, self.right, lineterm="", n=_CONTEXT)
-        numbers = {"-": 0, "+": 0}
-        for line in itertools.islice(lines, 2, None):
+        numbers = {"-": 0, "+": 0}  # side -> index of its next line
+        for line in itertools.islice(lines, 2, None):  # behind the names of files
             if hunk := _HUNK.match(line):
                 numbers = {"-": int(hunk[1]) - 1, "+": int(hunk[2]) - 1}
                 yield f"{line} {self._heading(int(hunk[1]) + _CONTEXT)}".rstrip()
                 continue
-            mark, at = line[0], ""
+            mark, comment = line[0], ""
             if mark in numbers:
-                at = _at((self.left if mark == "-" else self.right)[numbers[mark]])
-            for side in numbers if mark == " " else mark:
+                comment = _location_comment((self.left if mark == "-" else self.right)[numbers[mark]])
+            for side in numbers if mark == " " else mark:  # a line of context is in both texts
                 numbers[side] += 1
-            yield line + at
+            yield line + comment
 
     def _heading(self, number: int) -> str:
         """The name of the graph or function around a line of the left module; empty if there is none."""
@@ -82,7 +82,10 @@ class Comparison:
                 for i in range(max(b - a, d - c)):
                     old = self.left[a + i] if a + i < b else ""
                     new = self.right[c + i] if c + i < d else ""
-                    yield ("same", old, new) if tag == "equal" else ("changed", old + _at(old), new + _at(new))
+                    if tag == "equal":
+                        yield "same", old, new
+                    else:
+                        yield "changed", old + _location_comment(old), new + _location_comment(new)
 
 
 def comparison(left: Module, right: Module) -> Comparison:
@@ -109,7 +112,7 @@ def _crossing_bits(plan: Module, kind: str) -> int:
 
 
 def _forms(module: Module) -> dict[str, Hashable]:
-    """Symbol -> key that is equal for symbols that are equal up to names."""
+    """Name of each graph and function -> a key, which is equal for graphs or functions that are equal up to names."""
     forms: dict[str, Hashable] = {
         g.name: ("graph", g.digest, g.type, tuple(sorted(g.attributes.items()))) for g in module.graphs
     }
@@ -119,21 +122,22 @@ def _forms(module: Module) -> dict[str, Hashable]:
 
 
 def _changes(left: Module, right: Module, forms: list[dict[str, Hashable]]) -> list[str]:
-    """A sentence for each difference of two modules that are not equal up to names; `forms` are theirs."""
+    """A sentence for each difference of two modules that are not equal up to names.
+
+    Args:
+        forms: `_forms` of the left and of the right module.
+    """
     pairs = _pairs_of_graphs(left, right)
     differences = [f"the operations of the graph @{graph.name} differ" for graph in pairs.values()]
-    paired = [{graph.name for graph in pairs.values()}, {*pairs}]
+    paired = [{graph.name for graph in pairs.values()}, {*pairs}]  # the names in the left and in the right module
     if left.stage != right.stage:
         differences.append(f"the first is {left.stage}, the second {right.stage}")
     if left.main.type != right.main.type:
         differences.append(f"the type is {left.main.type} in the first, {right.main.type} in the second")
-    for mine, others, module, graphs, which in (
-        (forms[0], forms[1], left, paired[0], "first"),
-        (forms[1], forms[0], right, paired[1], "second"),
-    ):
-        there = set(others.values())
-        for name, form in mine.items():
-            if form not in there and name != module.main.name and name not in graphs:
+    for side, module, which in ((0, left, "first"), (1, right, "second")):
+        others = set(forms[1 - side].values())
+        for name, form in forms[side].items():
+            if form not in others and name != module.main.name and name not in paired[side]:
                 differences.append(f"@{name} is in the {which} only")
     return differences or ["the main functions differ"]
 
@@ -144,6 +148,7 @@ def _aligned_lines(left: Module, right: Module, forms: list[dict[str, Hashable]]
     Names are the positions in the left module. An operation that only the right module has is named after the operation
     before it, so that the names of later operations do not change.
     """
+    # For each module: name of a graph or function -> its name in the lines.
     names = [{g.name: f"@graph:{g.digest[:12]}" for g in m.graphs} for m in (left, right)]
     graphs = _pairs_of_graphs(left, right)
     for name, graph in graphs.items():
@@ -160,15 +165,14 @@ def _aligned_lines(left: Module, right: Module, forms: list[dict[str, Hashable]]
             side += ["", *text.splitlines()]
     bound = {f.name: _bindings_by_position(f) for f in left.functions}
     for function in left.functions:
-        lines[0] += _function(function, names[0], bound[function.name])
+        lines[0] += _function_lines(function, names[0], bound[function.name])
     for function in right.functions:
         pair = pairs.get(function.name)
-        mine = (
-            _bindings_by_position(function)
-            if pair is None
-            else _bindings_as_in(function, pair, bound[pair.name], names[1], names[0])
-        )
-        lines[1] += _function(function, names[1], mine)
+        if pair is None:
+            bindings = _bindings_by_position(function)
+        else:
+            bindings = _bindings_as_in(function, pair, bound[pair.name], names[1], names[0])
+        lines[1] += _function_lines(function, names[1], bindings)
     return lines[0], lines[1]
 
 
@@ -248,23 +252,28 @@ def _bindings_by_position(function: Function) -> dict[str, str]:
 
 
 def _bindings_as_in(
-    function: Function, other: Function, others: dict[str, str], names: dict[str, str], other_names: dict[str, str]
+    function: Function, other: Function, bound: dict[str, str], symbols: dict[str, str], other_symbols: dict[str, str]
 ) -> dict[str, str]:
-    """Names for the bindings of a function. A binding that has a counterpart in the other function gets its name."""
-    bound = _names_as_in(
-        [(p.name, p.type) for p in function.parameters], [(p.name, p.type) for p in other.parameters], others
+    """Names for the bindings of a function. A binding that has a counterpart in the other function gets its name.
+
+    Args:
+        bound: binding of `other` -> its name.
+        symbols, other_symbols: name of a graph or function in the module of `function`, or of `other` -> name in lines.
+    """
+    parameters = _names_as_in(
+        [(p.name, p.type) for p in function.parameters], [(p.name, p.type) for p in other.parameters], bound
     )
-    return bound | _names_as_in(_operation_keys(function, names), _operation_keys(other, other_names), others)
+    return parameters | _names_as_in(_operation_keys(function, symbols), _operation_keys(other, other_symbols), bound)
 
 
 def _names_as_in(
-    nodes: Sequence[tuple[Node, Hashable]], other_nodes: Sequence[tuple[Node, Hashable]], others: Mapping[Node, str]
+    nodes: Sequence[tuple[Node, Hashable]], other_nodes: Sequence[tuple[Node, Hashable]], bound: Mapping[Node, str]
 ) -> dict[Node, str]:
     """Names for nodes: those of their counterparts, and for a node without one a name after the node before it.
 
     Args:
         nodes, other_nodes: each with a key that is equal for nodes that may correspond.
-        others: the names of the other nodes.
+        bound: other node -> its name.
     """
     names: dict[Node, str] = {}
     matcher = LineMatcher([key for _, key in other_nodes], [key for _, key in nodes])
@@ -273,43 +282,42 @@ def _names_as_in(
         for i in range(d - c):
             node = nodes[c + i][0]
             if a + i < b:  # equal, or replaced one by one
-                names[node] = last = others[other_nodes[a + i][0]]
+                names[node] = last = bound[other_nodes[a + i][0]]
             else:
                 names[node] = f"{last}+{i - (b - a) + 1}"
         if tag == "delete":
-            last = others[other_nodes[b - 1][0]]
+            last = bound[other_nodes[b - 1][0]]
     return names
 
 
-def _operation_keys(function: Function, names: dict[str, str]) -> list[tuple[str, Hashable]]:
+def _operation_keys(function: Function, symbols: dict[str, str]) -> list[tuple[str, Hashable]]:
     """(binding, key of its operation); the key does not depend on the names of the operands' bindings."""
-    return [
-        (
-            op.name,
-            (
-                op.kind,
-                op.type,
-                _attributes(op),
-                tuple(names.get(o.name) if isinstance(o, Symbol) else None for o in op.operands),
-            ),
-        )
-        for op in function.operations
-    ]
+
+    def key(op: Operation) -> Hashable:
+        operands = tuple(symbols.get(o.name) if isinstance(o, Symbol) else None for o in op.operands)
+        return op.kind, op.type, _attributes(op), operands
+
+    return [(op.name, key(op)) for op in function.operations]
 
 
-def _function(function: Function, names: dict[str, str], bound: dict[str, str]) -> list[str]:
-    """The lines of a function, with other names for its symbols and its bindings."""
+def _function_lines(function: Function, symbols: dict[str, str], bound: dict[str, str]) -> list[str]:
+    """The lines of a function with other names.
+
+    Args:
+        symbols: name of a graph or function -> its name in the lines.
+        bound: binding -> its name in the lines.
+    """
 
     def operand(o: Ref | Symbol) -> str:
-        return bound[o.name] if isinstance(o, Ref) else names[o.name]
+        return bound[o.name] if isinstance(o, Ref) else symbols[o.name]
 
     where = "" if function.placement is None else f" at {function.placement}"
     parameters = ", ".join(f"{bound[p.name]}: {p.type}" for p in function.parameters)
-    lines = ["", f"{names[function.name]}({parameters}) -> {function.result_type}{where}{_attributes(function)}"]
+    lines = ["", f"{symbols[function.name]}({parameters}) -> {function.result_type}{where}{_attributes(function)}"]
     for op in function.operations:
         text = f"{op.kind}({', '.join(map(operand, op.operands))}) : {op.type}{_attributes(op)}"
         line = _Line(f"  {bound[op.name]} = {text}")
-        line.at = op.location
+        line.location = op.location
         lines.append(line)
     return [*lines, f"  return {operand(function.result)}"]
 

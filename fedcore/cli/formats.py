@@ -9,7 +9,7 @@ from fedcore.ir.module import TEXT_VERSION, Blob
 from fedcore.ir.networkx_graph import GRAPH, PARAMETER, RETURN, USE, dataflow_edges, dataflow_nodes
 from fedcore.ir.printer import print_value
 
-_FILLS = {"CLIENTS": "#e3f3e6", "SERVER": "#fde8e4", None: "#f2f2f2"}
+_FILLS = {"CLIENTS": "#e3f3e6", "SERVER": "#fde8e4", None: "#f2f2f2"}  # placement -> colour; None: no placement
 
 
 def as_json(modules: Sequence[Module]) -> str:
@@ -65,6 +65,7 @@ def _attributes(node: Function | Operation | Graph) -> dict:
 
 
 def _json_value(value: object) -> object:
+    """An attribute's value as a value of JSON: constants and blobs as in the text, NaN and infinities as strings."""
     if isinstance(value, tuple):
         return [_json_value(v) for v in value]
     if isinstance(value, Constant | Blob):
@@ -93,12 +94,14 @@ def as_dot(modules: Sequence[Module]) -> str:
 
 
 def _digraph(module: Module) -> str:
+    """A module as a graph of dot, with a cluster for each function."""
     edges = [*dataflow_edges(module)]
-    callees: dict[str, str] = {}
+    callees: dict[str, str] = {}  # operation -> the first function or graph that it uses
     for start, end, kind, _ in edges:
         if kind == USE:
             callees.setdefault(end, start.removesuffix(" return"))
     graphs: list[str] = []
+    # Function -> the lines of its cluster, without the end.
     clusters = {function.name: _cluster_head(index, function) for index, function in enumerate(module.functions)}
     for name, node in dataflow_nodes(module):
         id_, kind = _id(name), node["kind"]
@@ -133,6 +136,7 @@ def _digraph(module: Module) -> str:
 
 
 def _cluster_head(index: int, function: Function) -> list[str]:
+    """The lines that begin the cluster of a function, to which the lines of its nodes are added."""
     where = None if function.placement is None else str(function.placement)
     title = f"@{function.name}" + (f" at {where}" if where else "")
     attributes = ", ".join(f"{key}={print_value(value)}" for key, value in function.attributes.items())
@@ -141,10 +145,12 @@ def _cluster_head(index: int, function: Function) -> list[str]:
 
 
 def _id(node: str) -> str:
+    """The id in dot of a node of `dataflow_nodes`, such as `main/0` of `@main %0`."""
     return _quote(node.removeprefix("@").replace(" %", "/"))
 
 
 def _label(title: str, below: str) -> str:
+    """A label of two lines, or of one if `below` is empty."""
     return f"label={_quote(title + (chr(10) + below if below else ''))}"
 
 

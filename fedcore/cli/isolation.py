@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if hasattr(signal, "SIGHUP") else ()
+"""Signals that the parent sends on to the child; none on Windows, which cannot fork."""
 _LOST_OUTPUT = 120  # Python's exit code if the last flush fails
 _SENT_BY_A_PROCESS = 0  # `si_code` of a signal that a process sent, not a terminal to its process group
 
@@ -88,17 +89,18 @@ def _end_process(error: BaseException | None) -> None:
 
 
 def _can_fork() -> bool:
-    """A process with threads, or in which TensorFlow is loaded, cannot be forked safely."""
+    """Whether this process can be forked: not with threads or with TensorFlow, whose locks a child would copy."""
     forks = hasattr(os, "fork") and hasattr(signal, "sigwaitinfo")
     return forks and threading.active_count() == 1 and "tensorflow" not in sys.modules
 
 
-_held_back: "IO[bytes] | None" = None  # the child's stderr while it is held back; the parent reads it if the child dies
+_held_back: "IO[bytes] | None" = None
+"""The child's stderr while it is held back, in a file that the parent reads if the child dies; None without a child."""
 
 
 @contextlib.contextmanager
 def held_back() -> "Iterator[IO[bytes]]":
-    """Gives an empty file for output that is held back from stderr."""
+    """Gives an empty file, to which stderr is redirected for a while; with a child, the file that the parent reads."""
     if _held_back is None:
         with tempfile.TemporaryFile() as file:
             yield file
@@ -108,6 +110,7 @@ def held_back() -> "Iterator[IO[bytes]]":
     yield _held_back
 
 
+# A line of stderr with the reason of an abort: of TensorFlow's CHECK, or of a C++ exception that nothing catches.
 _FATAL = re.compile(rb"F\d{4} .*?\] (?P<check>.*)|(?P<thrown>terminate called .*|  what\(\): .*)")
 
 
@@ -144,7 +147,7 @@ def _in_child() -> int | None:
 
 def _status_of_child(prepare: "Callable[[], None]") -> int | None:
     """Forks. Returns None in the child, after `prepare()`, and in the parent the child's wait status, at its end."""
-    waited = {signal.SIGCHLD, *_PASSED_ON}
+    waited = {signal.SIGCHLD, *_PASSED_ON}  # blocked, so that none is lost before `sigwaitinfo`
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     parent = os.getpid()
     child = os.fork()
@@ -159,6 +162,7 @@ def _status_of_child(prepare: "Callable[[], None]") -> int | None:
             if pid:
                 return status
             received = signal.sigwaitinfo(waited)
+            # The child has those of a terminal already.
             if received.si_signo != signal.SIGCHLD and received.si_code == _SENT_BY_A_PROCESS:
                 os.kill(child, received.si_signo)
     finally:
@@ -189,26 +193,27 @@ def _limit_memory() -> None:
 
 
 def _files(ctx: click.Context) -> list[str]:
+    """The files that a command reads; the names are those of the verbs' parameters for files."""
     paths = [ctx.params.get(name) for name in ("target", "file", "a", "b")]
     names = [str(name) for name in (*paths, *ctx.params.get("files", ())) if name is not None]
     return ["<stdin>" if name == "-" else name for name in names]
 
 
 def _explanation(ended_by: int, files: list[str], *, trusted: bool) -> str:
+    """The message about a child that ended by the signal of this number while it read files."""
     names = ", ".join(files) or "the command"
     last_words = _last_words()
     for file in files:
         cause = _operation_that_kills(file, trusted=trusted)
         if cause:
-            return f"{file}: TensorFlow ends the process ({_name(ended_by)}) {cause}{last_words}"
+            return f"{file}: TensorFlow ends the process ({_signal_name(ended_by)}) {cause}{last_words}"
     if ended_by == signal.SIGKILL:
         return f"{names}: the process that read it was killed; it may have run out of memory"
-    return (
-        f"{names}: TensorFlow ended the process ({_name(ended_by)}), which it does where a graph is wrong{last_words}"
-    )
+    ending = f"TensorFlow ended the process ({_signal_name(ended_by)}), which it does where a graph is wrong"
+    return f"{names}: {ending}{last_words}"
 
 
-def _name(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -234,6 +239,7 @@ def _operation_that_kills(file: str, *, trusted: bool) -> str | None:
 
 
 def _import_each(file: str, note: mmap.mmap, *, trusted: bool) -> None:
+    """Imports a file's graphs operation by operation, silently; writes the name of each to `note` before its import."""
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)

@@ -33,8 +33,9 @@ def as_model_explorer(modules: Sequence[Module]) -> str:
 
 
 def _module_graph(module: Module) -> dict[str, Any]:
-    graphs = {f"@{graph.name}": graph.name for graph in module.graphs}
-    operands: dict[str, dict[int, str]] = {}
+    """The functions of a module as one graph of Model Explorer, with a namespace for each function."""
+    graphs = {f"@{graph.name}": graph.name for graph in module.graphs}  # node of a graph -> id of its own graph
+    operands: dict[str, dict[int, str]] = {}  # node -> position of an operand -> the node that it comes from
     for start, end, _, positions in dataflow_edges(module):
         operands.setdefault(end, {}).update(dict.fromkeys(positions, start))
     nodes = []
@@ -53,7 +54,13 @@ def _module_graph(module: Module) -> dict[str, Any]:
 
 
 def _tensorflow_graphs(graph: Graph, data: bytes) -> list[dict[str, Any]]:
-    """A graph and its library functions, whose names have the graph's name in front."""
+    """The graphs of Model Explorer for a TensorFlow graph and its library functions.
+
+    The ids of functions begin with the graph's name, since several graphs of a module may have a function of one name.
+
+    Args:
+        data: the graph's canonical bytes.
+    """
     graph_def, sources = named_graph_def(graph, data)
     functions = {f.signature.name: f"{graph.name}/{f.signature.name}" for f in graph_def.library.function}
     returned = {n.name: n.input[0] for n in graph_def.node if n.op == "Identity" and n.name.startswith("ret")}
@@ -77,13 +84,16 @@ def _nodes(
     """The nodes of a graph, or of a library function of it.
 
     Args:
-        functions: name of a library function -> that of its graph.
+        function: name of the library function; empty for the graph itself.
+        functions: name of a library function -> id of its graph.
+        sources: (library function, node) -> its place in the user's code.
         returned: name of a result -> its tensor.
     """
     result = []
-    passed_on = {n.name: n.input[0] for n in nodes if n.op == "Identity" and len(n.input) == 1}
+    passed_on = {n.name: n.input[0] for n in nodes if n.op == "Identity" and len(n.input) == 1}  # these are not shown
 
     def origin(tensor: str) -> tuple[str, str]:
+        """The shown node of a tensor and the number of its output, behind identities."""
         while (node := _source(tensor)[0]) in passed_on:
             tensor = passed_on[node]
         return _source(tensor)
@@ -93,7 +103,7 @@ def _nodes(
     for node in nodes:
         if node.name in passed_on:
             continue
-        bodies = [a.func.name for a in node.attr.values()] + [f.name for a in node.attr.values() for f in a.list.func]
+        called = [a.func.name for a in node.attr.values()] + [f.name for a in node.attr.values() for f in a.list.func]
         properties = _attributes(node)
         source = sources.get((function, node.name))
         if source is not None and source.location is not None:
@@ -105,7 +115,7 @@ def _nodes(
                 arguments if node.op == "Placeholder" else node.name.rpartition("/")[0] or _library_file(source),
                 [origin(tensor) for tensor in node.input],
                 properties,
-                subgraphs=[functions[body] for body in (node.op, *bodies) if body in functions],
+                subgraphs=[functions[body] for body in (node.op, *called) if body in functions],
             )
         )
     return result + [_node(f"return {name}", "return", results, [origin(t)], {}) for name, t in returned.items()]
@@ -118,7 +128,7 @@ def _library_file(source: NodeSource | None) -> str:
 
 
 def _attributes(node: node_def_pb2.NodeDef) -> dict[str, str]:
-    """The attributes of a node in the notation of regions; functions are graphs behind the node."""
+    """The attributes of a node in the notation of regions, without functions: these are graphs behind the node."""
     definitions = attribute_definitions(node.op) if private_api.op_definition(node.op) is not None else {}
     kinds = {name: definition.kind for name, definition in definitions.items() if "func" not in definition.kind}
     return {

@@ -22,7 +22,7 @@ MAX_ENTRIES = 500_000  # of one list
 MAX_STAGES = 500  # and sources, of a computation
 _MAX_SECONDS = 1e10
 _MAX_WHOLE = 2**63
-_SHOWN = 40
+_SHOWN = 40  # characters of a wrong value, or of a key, in a message
 
 Record = TypeVar("Record", bound=attrs.AttrsInstance)
 Reader = Callable[[Any, str], Any]
@@ -54,6 +54,11 @@ def read_record(kind: type[Record], path: Path) -> Record:
 
 
 def _wrong(value: object, where: str, expected: str) -> _Wrong:
+    """The error for a value that is not as expected.
+
+    Args:
+        where: its path in the file, as in `spans[3].start`; empty for the whole file.
+    """
     text = repr(value)
     return _Wrong(f"{where or 'it'} is {text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}, not {expected}")
 
@@ -67,6 +72,7 @@ def _text(value: Any, where: str) -> str:
 
 
 def _whole(value: Any, where: str, lowest: int = 0, end: int = _MAX_WHOLE, kind: str = "a whole number from 0") -> int:
+    """The value, if it is an int of at least `lowest` and below `end`; `kind` is its name in the message."""
     if type(value) is not int or not lowest <= value < end:
         raise _wrong(value, where, kind)
     return value
@@ -111,6 +117,8 @@ def _tuple(*readers: Reader) -> Reader:
 
 
 def _mapping(keys: Callable[[str, str], Any], reader: Reader) -> Reader:
+    """The reader of an object whose keys are read by `keys`, and whose values by `reader`."""
+
     def read(value: Any, where: str) -> dict:
         if not isinstance(value, dict):
             raise _wrong(value, where, "an object")
@@ -121,12 +129,14 @@ def _mapping(keys: Callable[[str, str], Any], reader: Reader) -> Reader:
 
 
 def _client_index(key: str, where: str) -> int:
+    """The key of a JSON object as the index of a client."""
     if not (key.isascii() and key.isdecimal() and len(key) < 19):
         raise _wrong(key, where, "by a client's index")
     return int(key)
 
 
 def _record(kind: type[Record]) -> Callable[[Any, str], Record]:
+    """The reader of a class of records: each of its fields is read by its type, others of the object are left out."""
     types = get_type_hints(kind, include_extras=True)
     # The JSON has another key where the field's is a Python keyword.
     fields = [(f, f.metadata.get("key", f.name), _reader(types[f.name])) for f in attrs.fields(kind)]

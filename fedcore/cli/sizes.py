@@ -1,5 +1,6 @@
 """Bytes of a plan's parts: of the server's state, of what a client holds, and of what crosses."""
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -7,12 +8,12 @@ import attrs
 
 from fedcore.intrinsics.crossings import crossings
 from fedcore.ir import Function, Module
-from fedcore.types import SequenceType, TensorType, Type, leaves, member_of
+from fedcore.types import SequenceType, TensorType, Type, is_static, leaves, member_of
 
 if TYPE_CHECKING:
     from fedcore.graphs.dataflow.graph import Node, Region
 
-_NAMES = 2  # of a path in a state, as in `global_model_weights.trainable`
+_NAMES = 2  # names of a path that tell parts apart, as in `global_model_weights.trainable`
 
 
 @attrs.frozen
@@ -38,26 +39,23 @@ class Size:
 
 def sizes(plan: Module) -> list[Size]:
     """The sizes of the parts of a plan, for one client."""
-    table = [size for p in plan.main.parameters if _is_of_server(p.type) for size in _parts("state", p.name, p.type)]
+    state = [p for p in plan.main.parameters if str(getattr(p.type, "placement", "")) == "SERVER"]
+    table = [size for p in state for size in _parts("state", p.name, p.type)]
     for stage in plan.stages():
         if str(stage.placement) == "CLIENTS" and "strategy" in stage.attributes:
-            table += _held(stage)
+            table += _client_values(stage)
     table += _constants(plan)
     for kind, where in (("broadcast", "receives"), ("merge", "sends")):
         groups: dict[str, list[Type]] = {}
         for crossing in crossings(plan):
             if crossing.kind == kind:
-                groups.setdefault(_group(crossing.tensor), []).append(crossing.type)
+                groups.setdefault(_part_name(crossing.tensor), []).append(crossing.type)
         table += [_size(where, name, types) for name, types in groups.items()]
     return table
 
 
-def _is_of_server(type_: Type) -> bool:
-    return str(getattr(type_, "placement", "")) == "SERVER"
-
-
-def _held(stage: Function) -> Iterator[Size]:
-    """Values at a client: each parameter of its stage but its data, and the result."""
+def _client_values(stage: Function) -> Iterator[Size]:
+    """The sizes of the values of a client stage: of each parameter but the client's data, and of the result."""
     for parameter in stage.parameters:
         types = [leaf for _, leaf in leaves(parameter.type)]
         if types and not any(isinstance(leaf, SequenceType) for leaf in types):
@@ -80,6 +78,7 @@ def _constants(plan: Module) -> Iterator[Size]:
 
 
 def _nodes(region: "Region") -> Iterator["Node"]:
+    """The nodes of a region and of the regions in them, such as bodies of loops."""
     for node in region.nodes:
         yield node
         for inner in node.regions:
@@ -87,24 +86,26 @@ def _nodes(region: "Region") -> Iterator["Node"]:
 
 
 def _parts(where: str, name: str, type_: Type) -> Iterator[Size]:
+    """The sizes of the parts of a value of this name, such as `state.global_model_weights.trainable`."""
     groups: dict[str, list[Type]] = {}
     for path, leaf in leaves(member_of(type_)):
-        groups.setdefault(_group(f"{name}.{path}" if path else name, _NAMES + 1), []).append(leaf)
+        groups.setdefault(_part_name(f"{name}.{path}" if path else name, _NAMES + 1), []).append(leaf)
     for group, types in groups.items():
         yield _size(where, group, types)
 
 
-def _group(path: str, names: int = _NAMES) -> str:
-    """The first names of a path, without numbers and names of elements; an operation with its line as it is."""
-    if " at " in path:
+def _part_name(path: str, names: int = _NAMES) -> str:
+    """The first names of a tensor's path, without indices and what follows a `/`. Tensors of one name are a part."""
+    if " at " in path:  # an operation with its line, such as `truediv at train.py:34`
         return path
     path = path.partition("/")[0]
     return ".".join(part.partition("[")[0] for part in path.split(".")[:names])
 
 
 def _size(where: str, name: str, types: list[Type]) -> Size:
+    """The size of the tensors of these types together, as one part."""
     tensors = [type_ for type_ in types if isinstance(type_, TensorType)]
-    counts = [_entries(type_) for type_ in tensors]
+    counts = [math.prod(type_.shape) if is_static(type_.shape) else None for type_ in tensors]
     bits = [type_.size_bits for type_ in tensors]
     is_open = len(tensors) < len(types) or None in counts
     return Size(
@@ -112,19 +113,8 @@ def _size(where: str, name: str, types: list[Type]) -> Size:
         name,
         len(types),
         None if is_open else sum(filter(None, counts)),
-        None if is_open or None in bits else -(-sum(filter(None, bits)) // 8),
+        None if is_open or None in bits else -(-sum(filter(None, bits)) // 8),  # rounded up to bytes
     )
-
-
-def _entries(type_: TensorType) -> int | None:
-    """The number of entries; None if a size is open."""
-    shape = type_.shape
-    if shape is None or None in shape:
-        return None
-    count = 1
-    for size in shape:
-        count *= size or 0
-    return count
 
 
 def print_sizes(plan: Module) -> str:

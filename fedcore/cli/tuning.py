@@ -20,8 +20,12 @@ WORTH_IT = 0.97
 """A strategy replaces the compiler's strategy if it takes at most this fraction of its time."""
 
 LOOP_BLOCKS = (1, 2, 4)
-_VARIED = ("vectorize", "block_size", "xla")  # options of the pass plan
+"""The block sizes that loops are tried with, unless the caller names others."""
+
 WIDEST = 128
+"""The greatest width that is tried, unless the caller names widths."""
+
+_VARIED = ("vectorize", "block_size", "xla")  # options of the pass plan that the tuning sets
 
 
 @attrs.define
@@ -97,11 +101,11 @@ def tune(
     trials: dict[str, list[Trial]] = {}
     for work in works:
         stage = _stage_of(work)
-        if stage in trials:
+        if stage in trials:  # several operations run it
             continue
-        offered = list(_candidate_attributes(unplanned, with_options, work, clients, widths, blocks))
+        candidates = _candidate_attributes(unplanned, with_options, work, clients, widths, blocks)
         first = dict(plan.function(stage).attributes)
-        tried = [Trial(first), *(Trial(a) for a in offered if _strategy(a) != _strategy(first))]
+        tried = [Trial(first), *(Trial(a) for a in candidates if _strategy(a) != _strategy(first))]
         _measure(plan, stage, tried, arguments, rounds, seed, say)
         best = min((t for t in tried if not t.failed), key=lambda t: t.median_s, default=tried[0])
         if best.median_s > tried[0].median_s * WORTH_IT:
@@ -110,12 +114,18 @@ def tune(
         if "why" in first and not tried[0].note:
             tried[0].note = f"not vectorised: {first['why']}"
         trials[stage] = tried
-        plan = _with(plan, stage, best.attributes)
+        plan = _with_attributes(plan, stage, best.attributes)
     return Tuned(trials, plan)
 
 
 def _around_plan(pipeline: str) -> tuple[str, Callable[[dict[str, object]], str]]:
-    """The passes before `plan`, and a function (options of `plan`) -> the passes from `plan` on."""
+    """The passes before `plan`, and a function from options of `plan` to the pipeline from `plan` on.
+
+    That pipeline's `plan` keeps the options of the pipeline but for those that the tuning sets; no options keep all.
+
+    Raises:
+        FedcoreError: the pipeline has no pass `plan`.
+    """
     parts = re.fullmatch(r"(?P<before>.*),plan(?P<own>\{[^}]*\})?(?P<after>,.*)?", pipeline_with({}, pipeline))
     if parts is None:
         raise FedcoreError(f"the pipeline {pipeline} has no pass plan, which decides the strategies")
@@ -126,7 +136,8 @@ def _around_plan(pipeline: str) -> tuple[str, Callable[[dict[str, object]], str]
 
 
 def _stage_of(work: Operation) -> str:
-    return work.operands[work.kind == "fold"].name
+    """The name of the client stage of a fold or a collect; the first operand of a fold is its zero."""
+    return work.operands[1 if work.kind == "fold" else 0].name
 
 
 def _candidate_attributes(
@@ -137,12 +148,19 @@ def _candidate_attributes(
     widths: Sequence[int],
     blocks: Sequence[int],
 ) -> Iterator[dict[str, object]]:
-    """The attributes of a stage under each choice of options of the pass `plan`, without duplicates."""
+    """The attributes of a stage under each choice of options of the pass `plan`, without duplicates.
+
+    Args:
+        unplanned: the module before the pass `plan`.
+        with_options: as of `_around_plan`.
+        work: the operation of the plan that runs the stage.
+    """
     strategies = []
-    most = min(WIDEST, max(2, 1 << (max(clients, 1) - 1).bit_length()))
-    wide = widths or [1 << i for i in range(1, most.bit_length())]
+    widest = min(WIDEST, max(2, 1 << (max(clients, 1) - 1).bit_length()))
+    tried_widths = widths or [1 << i for i in range(1, widest.bit_length())]
+    # (vectorize, block_size, xla)
     choices = [("false", str(b), "false") for b in (blocks or LOOP_BLOCKS)]
-    choices += [(str(w), str(b), "false") for w in wide for b in (blocks or ("auto",))]
+    choices += [(str(w), str(b), "false") for w in tried_widths for b in (blocks or ("auto",))]
     choices.append(("auto", "auto", "true"))
     can_be_vectorised = False
     for vectorize, block, xla in choices:
@@ -163,7 +181,8 @@ def _strategy(attributes: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in attributes.items() if key != "why"}
 
 
-def _with(plan: Module, stage: str, attributes: dict[str, object]) -> Module:
+def _with_attributes(plan: Module, stage: str, attributes: dict[str, object]) -> Module:
+    """The plan with other attributes of a stage, and so with another strategy."""
     functions = tuple(attrs.evolve(f, attributes=attributes) if f.name == stage else f for f in plan.functions)
     return verify(attrs.evolve(plan, functions=functions))
 
@@ -171,10 +190,13 @@ def _with(plan: Module, stage: str, attributes: dict[str, object]) -> Module:
 def _measure(
     plan: Module, stage: str, trials: list[Trial], arguments: list, rounds: int, seed: int, say: Callable[[str], object]
 ) -> None:
-    """Runs each strategy once, which traces it; then measures them in alternation, so that other load affects all."""
+    """Fills in the measurements of the trials of a stage.
+
+    Runs each strategy once, which traces it; then measures them in alternation, so that other load affects all.
+    """
     runtime = context.current_runtime()
-    plans = [_with(plan, stage, t.attributes) for t in trials]
-    expected = None
+    plans = [_with_attributes(plan, stage, t.attributes) for t in trials]
+    expected = None  # the result of the first trial, which is the compiler's choice
     for trial, candidate_plan in zip(trials, plans, strict=True):
         say(f"@{stage} {format_strategy(trial.attributes)}")
         report = Report(seed=seed)
@@ -197,6 +219,7 @@ def _measure(
 
 
 def _time_run(runtime: Runtime, plan: Module, arguments: list, report: Report) -> tuple[float, object]:
+    """The seconds of a call of a plan, and its result."""
     began = time.perf_counter()
     result = runtime.run(plan, arguments, report)
     return time.perf_counter() - began, result

@@ -98,6 +98,11 @@ class ClientIdDataSource(FederatedDataSource):
 
 
 def _check_ids(client_ids: Sequence[str]) -> list[str]:
+    """The identifiers, if there are any and all are texts.
+
+    Raises:
+        InvalidValue, TypeMismatch: it is not so.
+    """
     if isinstance(client_ids, str) or not len(client_ids):
         raise InvalidValue("client_ids is a list of one identifier or more")
     for client_id in client_ids:

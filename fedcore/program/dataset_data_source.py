@@ -75,8 +75,9 @@ class DatasetDataSourceIterator(FederatedDataSourceIterator):
         """
         head, _, body = buffer.partition(b"\n")
         try:
-            manifest, tensors = json.loads(head)
-            state = from_files(check_manifest(body[:manifest], 0), [body[manifest : manifest + tensors]])
+            manifest_size, tensors_size = json.loads(head)
+            content = check_manifest(body[:manifest_size], 0)
+            state = from_files(content, [body[manifest_size : manifest_size + tensors_size]])
             type_: Any = parse_type(state["type"])
             spec = _element_spec(type_.member.element)
             iterator = cls([_dataset(elements, spec) for elements in state["data"]], type_, state["seed"])
@@ -123,6 +124,11 @@ class DatasetDataSource(FederatedDataSource):
 
 
 def _check(datasets: Sequence["tf.data.Dataset"]) -> None:
+    """Checks that there are data sets, and that their elements have one type.
+
+    Raises:
+        InvalidValue, TypeMismatch: it is not so.
+    """
     if not datasets:
         raise InvalidValue("datasets is a list of one data set or more, not empty")
     first = to_type(datasets[0].element_spec)
@@ -134,6 +140,7 @@ def _check(datasets: Sequence["tf.data.Dataset"]) -> None:
 
 
 def _element_spec(type_: Any) -> Any:
+    """The `tf.TypeSpec`s of a type, in its containers, as the `element_spec` of a data set of such elements."""
     from fedcore.graphs.tensors.specs import spec
     from fedcore.graphs.tensors.values import container
 
@@ -143,6 +150,7 @@ def _element_spec(type_: Any) -> Any:
 
 
 def _dataset(elements: list, spec: Any) -> "tf.data.Dataset":
+    """The data set of some elements, of the types of `_element_spec`."""
     import tensorflow as tf
 
     return tf.data.Dataset.from_generator(lambda: iter(elements), output_signature=spec)

@@ -129,9 +129,11 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
         return content
 
     def _manifest_of(self, version: int) -> dict:
+        """The content of a version's manifest, as `check_manifest` gives it."""
         return check_manifest(self._read(self._path(version, MANIFEST), MAX_MANIFEST_BYTES), version)
 
     def _has_checksums(self, version: int, content: dict) -> bool:
+        """Whether each file of arrays of a version has the checksum that the content of its manifest names."""
         entries = zip(checksums(content), sizes_bytes(content), strict=True)
         return all(
             self._sha256(self._tensors(version, n), size) == checksum for n, (checksum, size) in enumerate(entries)
@@ -163,14 +165,14 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
     def _write(self, parts: StateParts, version: int) -> None:
         """Writes the state's own arrays, then links or writes those that other states have, then the manifest."""
         stored = self._stored.find(parts.arrays)
-        linked = [file for file in stored if file.is_mostly(parts.arrays)]
-        unchanged = {name for file in stored for name in file.names}
+        worth_linking = [file for file in stored if file.is_mostly(parts.arrays)]
+        unchanged = {name for file in stored for name in file.names}  # names of arrays that the state before has too
         own = SafetensorsFile({name: array for name, array in parts.arrays.items() if name not in unchanged})
         try:
             with written_and_locked(self._tensors(version), own):
                 assert own.digest is not None
-                shared = self._link(linked, version)
-                remaining = {
+                shared = self._link(worth_linking, version)
+                remaining = {  # unchanged arrays of files that are not linked
                     name: parts.arrays[name] for name in unchanged.difference(*(file.names for file in shared))
                 }
                 if remaining:
@@ -197,6 +199,7 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
         return linked
 
     def _is_whole(self, version: int) -> bool:
+        """Whether the files of a version are there as they were written."""
         try:
             return self._has_checksums(version, self._manifest_of(version))
         except (OSError, Damaged):
@@ -208,8 +211,9 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
         for version in set(versions) - self._versions_to_keep(versions):
             self._remove(version)
         for orphan in set(self._versions(TENSORS)) - set(self._versions(MANIFEST)):
-            with contextlib.suppress(FileNotFoundError), lock_file(self._tensors(orphan)) as free:
-                if free and not self._path(orphan, MANIFEST).exists():
+            with contextlib.suppress(FileNotFoundError), lock_file(self._tensors(orphan)) as has_lock:
+                # A file that another process has locked is that of a save which has yet to write its manifest.
+                if has_lock and not self._path(orphan, MANIFEST).exists():
                     self._remove_tensors(orphan)
 
     def _versions_to_keep(self, versions: list[int]) -> set[int]:
@@ -234,7 +238,7 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
         """The content of a file.
 
         Raises:
-            Damaged: it is no file, such as a pipe, which would never end, or is larger.
+            Damaged: it is no regular file, such as a pipe, which would never end, or is larger than `max_bytes`.
         """
         try:
             return read_regular_file(path, max_bytes, inside=self._root)
@@ -242,6 +246,11 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
             raise Damaged(str(error)) from None
 
     def _sha256(self, path: Path, max_bytes: int) -> str:
+        """The checksum of a file's content, which is not read into memory as a whole.
+
+        Raises:
+            Damaged: as of `_read`.
+        """
         try:
             with open_regular_file(path, max_bytes, inside=self._root) as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
@@ -249,6 +258,7 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
             raise Damaged(str(error)) from None
 
     def _versions(self, ending: str) -> list[int]:
+        """The versions that have a file of this ending, `MANIFEST` or `TENSORS`, in ascending order."""
         name = re.compile(re.escape(self._prefix) + r"(-?[0-9]+)" + re.escape(ending))
         try:
             matches = [name.fullmatch(entry) for entry in os.listdir(self._root)]

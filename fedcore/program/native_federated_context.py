@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 
 class NativeValueReference(MaterializableValueReference):
-    """A reference to a part of the result of a task."""
+    """A reference to a part of the result of a task.
+
+    Args:
+        task: computes the result.
+        type_signature: the type of the part.
+        part: selects the part from the result. Default: all of it.
+    """
 
     def __init__(
         self, task: asyncio.Task, type_signature: Type, part: Callable[[Any], Any] = lambda result: result

@@ -36,6 +36,7 @@ class PeriodicReleaseManager(ReleaseManager[ReleasableStructure, Key]):
             await self._release_manager.release(value, key)
 
     def _is_due(self) -> bool:
+        """Whether the next value is released; counts the value, or notes the time of the release."""
         if isinstance(self._periodicity, int):
             self._count += 1
             return self._count % self._periodicity == 0

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcore.errors import InvalidValue
+from fedcore.ir.regular_files import read_text
 from fedcore.whole_files import write_whole
 
 CHECKPOINTS, METRICS, SUMMARIES = "checkpoints", "metrics.csv", "tensorboard"
@@ -23,12 +24,12 @@ RUNNING, FINISHED, STOPPED, BROKEN = "running", "finished", "stopped", "broken"
 NOT_BEGUN, UNKNOWN = "not begun", "unknown"
 """Further states for a reader: no training has used the directory; only another machine could tell."""
 
-_TRIES, _PAUSE_S = 5, 0.02  # to lock a directory: one who only asks holds the lock for an instant
+_TRIES, _PAUSE_S = 5, 0.02  # to lock a directory: `_is_used` of another process holds the lock for an instant
 
 
 @contextlib.contextmanager
 def used_alone(directory: Path) -> Iterator[None]:
-    """Locks the directory for the `with` block; removes what writers that were killed have left.
+    """Locks the directory for the `with` block; removes the partial files of writers that were killed.
 
     The system releases the lock when the process ends, however it ends. Windows has no such lock.
 
@@ -40,9 +41,9 @@ def used_alone(directory: Path) -> Iterator[None]:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         _lock(descriptor, directory)
-        for place in (directory, directory / CHECKPOINTS):
-            for left in place.glob(".*.partial"):
-                left.unlink(missing_ok=True)
+        for folder in (directory, directory / CHECKPOINTS):
+            for partial_file in folder.glob(".*.partial"):
+                partial_file.unlink(missing_ok=True)
         yield
     finally:
         os.close(descriptor)
@@ -50,7 +51,9 @@ def used_alone(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def record_state(directory: Path) -> Iterator[None]:
-    """Writes that the directory's run is running, and how the `with` block fails, unless it writes an end itself."""
+    """Writes that the directory's run is running. If the `with` block raises, writes STOPPED for Ctrl-C, else BROKEN,
+    unless the block has written another state itself.
+    """
     write_run_state(directory, RUNNING)
     try:
         yield
@@ -84,9 +87,7 @@ def run_state(directory: Path) -> str:
 
 
 def _recorded_state(directory: Path) -> dict[str, Any]:
-    """The file of the state; empty if there is none that can be read."""
-    from fedcore.ir.regular_files import read_text
-
+    """The content of the file of the state, `{"state": …, "host": …}`; empty if there is none that can be read."""
     try:
         content = json.loads(read_text(directory / RUN_STATE, 2**12, inside=directory))
     except (OSError, ValueError, RecursionError, InvalidValue):
@@ -113,6 +114,11 @@ def _is_used(directory: Path) -> bool | None:
 
 
 def _lock(descriptor: int, directory: Path) -> None:
+    """Locks an open directory until the descriptor is closed; does nothing on Windows.
+
+    Raises:
+        InvalidValue: another training uses the directory.
+    """
     try:
         import fcntl
     except ModuleNotFoundError:

@@ -1,6 +1,7 @@
 """Values as SavedModels."""
 
 import contextlib
+import itertools
 import os
 import secrets
 import shutil
@@ -56,8 +57,10 @@ class SavedModelFileReleaseManager(ReleaseManager[ReleasableStructure, Key]):
         value = await materialize_value(value)
         module = tf.Module()
         module.leaves = [_tensor(name, leaf) for name, leaf in leaves_with_names(value) if leaf is not None]
-        places = iter(range(len(module.leaves)))
-        indices = map_leaves(lambda leaf: None if leaf is None else next(places), value)
+        numbers = itertools.count()
+        indices = map_leaves(
+            lambda leaf: None if leaf is None else next(numbers), value
+        )  # of leaves, in `module.leaves`
 
         def leaf_at(index: int | None) -> "tf.Tensor | None":
             return None if index is None else tf.identity(module.leaves[index])
@@ -95,6 +98,11 @@ class SavedModelFileReleaseManager(ReleaseManager[ReleasableStructure, Key]):
 
 
 def _tensor(name: str, leaf: Any) -> "tf.Tensor":
+    """The leaf of this name as a tensor.
+
+    Raises:
+        TypeMismatch: it cannot be one.
+    """
     import tensorflow as tf
 
     try:

@@ -69,8 +69,8 @@ class _Packed(NamedTuple):
 
 
 @attrs.frozen
-class _Apart:
-    """A state that is in memory only, and is written into its row."""
+class _StateInRow:
+    """A state that is in memory only, and will be written into its row: its layout is not that of the slots."""
 
     state: Any
     parts: StateParts
@@ -81,11 +81,16 @@ class _Apart:
         return sum(array.nbytes for array in self.parts.arrays.values())
 
 
-_Unsaved = _Packed | _Apart
+_Unsaved = _Packed | _StateInRow
 
 
 class _Row(NamedTuple):
-    """A state in the database; `slot` and `checksum`, a CRC-32, are None if it stands in the row."""
+    """A state in the database: in a slot of the file, or in the row as manifest and tensors.
+
+    Args:
+        slot, checksum: the number of the slot, and the CRC-32 of its content; None for a state in the row.
+        manifest, tensors: empty for a state in a slot.
+    """
 
     version: int
     slot: int | None
@@ -135,9 +140,9 @@ class SQLiteClientStates(ClientStates):
         self._structure: Any = None
         self._identity = ""
         self._layout: StateLayout | None = None
-        self._signature: object = None  # of the states of the layout
+        self._signature: object = None  # `signature_of` the states of the layout
         self._unsaved: dict[ClientId, _Unsaved] = {}
-        self._clients = 0
+        self._clients = 0  # that have a state
         self._lock = threading.Lock()  # of what is in memory, and of the connection that reads
 
     def begin(self, structure: Any, checkpoint: tuple[Any, int] | None) -> None:
@@ -209,17 +214,17 @@ class SQLiteClientStates(ClientStates):
             self._write({**self._unsaved})
 
     def _packed(self, states: Mapping[ClientId, Any], version: int) -> dict[ClientId, _Unsaved]:
-        """The states as they are written. The first one decides on the layout of the slots."""
+        """The states as they will be written, by client; a training's first state of arrays decides on the layout."""
         entries: dict[ClientId, _Unsaved] = {}
         for client_id, state in states.items():
             arrays: list = []
             signature = signature_of(state, arrays)
-            if signature != self._signature or self._layout is None:
+            if signature != self._signature or self._layout is None:  # else its layout is known to fit
                 parts = take_apart(state)
                 layout = StateLayout.of(parts) if len(arrays) == len(parts.arrays) else None
                 self._layout = self._layout or layout
                 if layout is None or layout != self._layout:
-                    entries[client_id] = _Apart(state, parts, version)
+                    entries[client_id] = _StateInRow(state, parts, version)
                     continue
                 self._signature = signature
             entries[client_id] = _Packed(self._layout.pack(arrays), version)
@@ -244,7 +249,7 @@ class SQLiteClientStates(ClientStates):
             rows = [
                 (client_id, entry.version, b"", b"", next(slots), zlib.crc32(entry.content))
                 if isinstance(entry, _Packed)
-                else (client_id, entry.version, *_in_row(entry), None, None)
+                else (client_id, entry.version, *_row_content(entry), None, None)
                 for client_id, entry in entries.items()
             ]
             superseded = [(version, client_id) for client_id, version, *_ in rows]
@@ -307,13 +312,14 @@ class SQLiteClientStates(ClientStates):
             return ids.difference(client_id for (client_id,) in self._rows("client", [*ids]))
 
     def read_ahead(self, client_ids: Sequence[ClientId]) -> list:
-        first, most = client_ids[0], 1 if self._layout is None else max(1, MAX_READ_BYTES // self._layout.row_bytes)
+        first = client_ids[0]
+        most = 1 if self._layout is None else max(1, MAX_READ_BYTES // self._layout.row_bytes)
         entries = self._find(client_ids[:most])
         entry = entries[0]
         if entry is None:
             raise no_state_of(first)
         try:
-            if isinstance(entry, _Apart):
+            if isinstance(entry, _StateInRow):
                 return [entry.state]
             if not _is_in_slot(entry):
                 return [from_files(check_manifest(entry.manifest, entry.version), [entry.tensors], self._structure)]
@@ -324,7 +330,7 @@ class SQLiteClientStates(ClientStates):
             raise ProgramStateDamagedError(f"{self._path}: the state of client {first!r}: {error}") from error
 
     def _find(self, client_ids: Sequence[ClientId]) -> list:
-        """For each client its newest state, as it is in memory or in the database; None for a client without."""
+        """The newest state of each client: an `_Unsaved` if it is in memory, else a `_Row`; None if it has none."""
         with self._lock:
             saved = [client_id for client_id in client_ids if client_id not in self._unsaved]
             rows = self._rows("client, version, slot, checksum, manifest, tensors", saved)
@@ -334,13 +340,14 @@ class SQLiteClientStates(ClientStates):
         return [entries.get(client_id) for client_id in client_ids]
 
     def _read(self, entries: "Sequence[_Packed | _Row]") -> list:
-        """The states of slots, up to one that is damaged.
+        """The states of entries for which `_is_in_slot` is true; the states before the first that is damaged.
 
         Raises:
             Damaged: the first one is.
         """
         assert self._layout is not None
-        rows, intact = np.empty((len(entries), self._layout.row_bytes), np.uint8), 0
+        rows = np.empty((len(entries), self._layout.row_bytes), np.uint8)
+        intact = 0  # number of states that were read and are whole
         with self._slots_file("rb") as file:
             for row, entry in zip(rows, entries, strict=True):
                 if isinstance(entry, _Packed):
@@ -367,7 +374,7 @@ class SQLiteClientStates(ClientStates):
         return sum(1 for _ in self)
 
     def _rows(self, columns: str, client_ids: Sequence) -> list[tuple]:
-        """The newest rows of clients."""
+        """These columns of the newest row of each client that has one."""
         rows: list[tuple] = []
         with self._errors_of_file():
             for begin in range(0, len(client_ids), MAX_QUERY_CLIENTS):
@@ -448,17 +455,18 @@ def _add_slots(database: sqlite3.Connection) -> None:
 
 
 def _layout_and_number(database: sqlite3.Connection) -> tuple[StateLayout | None, int]:
-    """The layout of the states in slots, and the number of slots that the file has."""
+    """The layout of the states in slots, None before the first of them, and the number of slots that the file has."""
     layout, number = database.execute("SELECT layout, number FROM slots").fetchone()
     return None if layout is None else StateLayout(layout), number
 
 
 def _is_in_slot(entry: "_Unsaved | _Row | None") -> bool:
+    """Whether an entry of `_find` is the content of a slot, in memory or in the file."""
     return isinstance(entry, _Packed) or (isinstance(entry, _Row) and entry.slot is not None)
 
 
-def _in_row(entry: _Apart) -> tuple[bytes, bytes]:
-    """The manifest and the tensors of a state."""
+def _row_content(entry: _StateInRow) -> tuple[bytes, bytes]:
+    """The manifest and the tensors that a row has of a state."""
     tensors = SafetensorsFile(entry.parts.arrays)
     content = b"".join(tensors)
     assert tensors.digest is not None
@@ -466,13 +474,17 @@ def _in_row(entry: _Apart) -> tuple[bytes, bytes]:
 
 
 def _remove(database: sqlite3.Connection, rows: Sequence[tuple[int, int | None]]) -> None:
-    """Removes rows, by their numbers, and frees their slots."""
+    """Removes rows and frees their slots.
+
+    Args:
+        rows: (rowid, slot or None).
+    """
     database.executemany("DELETE FROM states WHERE rowid = ?", [(row,) for row, _ in rows])
     database.executemany("INSERT INTO free VALUES (?)", [(slot,) for _, slot in rows if slot is not None])
 
 
 def _remove_unneeded(database: sqlite3.Connection, versions: Sequence[int]) -> None:
-    """Removes the rows of states that were superseded, and which no checkpoint has."""
+    """Removes the rows of superseded states that no checkpoint of these versions has."""
     versions = sorted(versions)
     rows = database.execute("SELECT rowid, slot, version, until FROM states WHERE until IS NOT NULL")
     _remove(database, [(row, slot) for row, slot, begin, until in rows if not _some_between(versions, begin, until)])

@@ -28,9 +28,10 @@ from fedcore.site_value import SiteValue
 from fedcore.types import fields_of
 from fedcore.types.immutable_arrays import immutable
 
-FORMAT, OLDEST_FORMAT = 2, 1
-MAX_DEPTH = 150
+FORMAT, OLDEST_FORMAT = 2, 1  # that is written, and the oldest that is read
+MAX_DEPTH = 150  # far from Python's limit of recursion, which ends a program
 STRUCTURES = {"record", "dict", "list", "tuple"}
+"""Kinds of nodes of a tree that have parts; a record is a named tuple, or an object of attrs or of a dataclass."""
 
 
 class Damaged(Exception):
@@ -65,13 +66,14 @@ def manifest_of(parts: StateParts, version: int, own: Digest, shared: Sequence[S
     """The manifest of a state.
 
     Args:
-        own: of the file with the arrays that are not in `shared`.
+        own: digest of the file with the arrays that are not in `shared`.
+        shared: the files that other states have too, in the order of their numbers.
     """
     content = {
         "format": FORMAT,
         "version": version,
-        "tensors": _checksum(own),
-        "shared": [{**_checksum(part.file.digest), "names": dict(part.names)} for part in shared],
+        "tensors": _digest_entry(own),
+        "shared": [{**_digest_entry(part.file.digest), "names": dict(part.names)} for part in shared],
         "dtypes": {name: [array.dtype.name, list(array.shape)] for name, array in parts.arrays.items()},
         "tree": parts.tree,
     }
@@ -103,7 +105,7 @@ def from_files(content: Mapping[str, Any], files: Sequence[bytes], structure: An
     Plain containers are lists, tuples and dicts.
 
     Args:
-        content: of a checked manifest.
+        content: as `check_manifest` gives it.
         files: the content of each file, by its number.
     Raises:
         Damaged: the files are not those of the manifest.
@@ -131,7 +133,11 @@ def from_files(content: Mapping[str, Any], files: Sequence[bytes], structure: An
 
 
 def restore(tree: list, arrays: Mapping[str, Any], structure: Any = None) -> Any:
-    """The structure of a manifest's tree, in containers as those of `from_files`."""
+    """The structure of a manifest's tree, in containers as those of `from_files`.
+
+    Args:
+        arrays: by their names in the tree; any objects with `[()]` may stand in for them.
+    """
     return _structure(_decode(tree, arrays), "state", structure)
 
 
@@ -162,16 +168,19 @@ def check_manifest(manifest: bytes, version: int) -> dict:
 
 
 def _manifest(content: dict) -> bytes:
+    """The manifest of a content, with the content's checksum."""
     text = json.dumps(content, separators=(",", ":"))
     checksum = hashlib.sha256(text.encode()).hexdigest()
     return f'{{"checksum":"{checksum}","content":{text}}}\n'.encode()
 
 
-def _checksum(digest: Digest) -> dict[str, Any]:
+def _digest_entry(digest: Digest) -> dict[str, Any]:
+    """The digest of a file as a manifest has it; `checksums` and `sizes_bytes` read it."""
     return {"sha256": digest.sha256, "bytes": digest.size_bytes}
 
 
 def dtype_named(name: str) -> np.dtype:
+    """The dtype of this name of numpy or of ml_dtypes, such as `bfloat16`."""
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
@@ -195,7 +204,7 @@ def _tree(value: Any, path: str, arrays: dict[str, np.ndarray], depth: int = 0) 
     if depth > MAX_DEPTH:
         raise TypeMismatch(f"a saved program state nests at most {MAX_DEPTH} deep, not as {brief(path)}")
     if isinstance(value, Serializable):
-        return ["bytes", _text(value.to_bytes())]
+        return ["bytes", _base64(value.to_bytes())]
     if isinstance(value, SiteValue):
         return ["site value", [value.site, value.source, list(value.path)]]
     fields, children = fields_of(value), children_of(value)
@@ -203,14 +212,14 @@ def _tree(value: Any, path: str, arrays: dict[str, np.ndarray], depth: int = 0) 
         parts = [[key, _tree(child, f"{path}/{key}", arrays, depth + 1)] for key, child in children.items()]
         if isinstance(value, Mapping) and not all(isinstance(key, str | int) for key in value):
             raise TypeMismatch(f"{path}: keys of a saved mapping are texts or whole numbers")
-        return [_kind(value, fields), parts]
+        return [_container(value, fields), parts]
     if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, np.generic)):
         return ["value", value]
     if isinstance(value, bytes):
-        return ["bytes", _text(value)]
+        return ["bytes", _base64(value)]
     array = np.asarray(value)
     if array.dtype.kind in "OSU":
-        return ["texts", list(array.shape), [_text_leaf(path, v) for v in array.ravel().tolist()]]
+        return ["texts", list(array.shape), [_text_node(path, v) for v in array.ravel().tolist()]]
     if array.dtype.kind not in "biufcV" or array.dtype.hasobject or array.dtype.fields:
         raise TypeMismatch(f"{path}: {brief(value)} cannot be saved; take arrays, numbers, texts and None")
     name = _free_name(path, arrays)
@@ -225,24 +234,34 @@ def _free_name(path: str, arrays: Mapping[str, np.ndarray]) -> str:
     return path
 
 
-def _kind(value: Any, fields: Mapping | None) -> str:
+def _container(value: Any, fields: Mapping | None) -> str:
+    """The one of `STRUCTURES` that a structure is; `fields` are those of `fields_of(value)`."""
     if fields is not None:
         return "record"
     return "dict" if isinstance(value, Mapping) else "list" if isinstance(value, list) else "tuple"
 
 
-def _text_leaf(path: str, value: Any) -> list:
+def _text_node(path: str, value: Any) -> list:
+    """An element of an array of texts: `["str", text]` or `["bytes", base64]`.
+
+    Args:
+        path: of the array in the state.
+    Raises:
+        TypeMismatch: it is no text.
+    """
     if not isinstance(value, str | bytes):
         raise TypeMismatch(f"{path}: {brief(value)} cannot be saved; take arrays, numbers, texts and None")
-    return ["str", value] if isinstance(value, str) else ["bytes", _text(value)]
+    return ["str", value] if isinstance(value, str) else ["bytes", _base64(value)]
 
 
-def _text(data: bytes) -> str:
+def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
 def _decode(tree: list, arrays: Mapping[str, np.ndarray], depth: int = 0) -> list:
     """The tree of `_tree` with its leaves as values, each `["value", value]` or `["bytes", bytes]`.
+
+    Bytes are told from values, since `structure` alone says whether they are a `Serializable`.
 
     Raises:
         Damaged, ValueError, LookupError, TypeError: it is no tree.
@@ -258,7 +277,7 @@ def _decode(tree: list, arrays: Mapping[str, np.ndarray], depth: int = 0) -> lis
         site, source, path = value
         return ["value", SiteValue(site, source, tuple(path))]
     if kind == "texts":
-        texts = [text if of == "str" else base64.b64decode(text) for of, text in value]
+        texts = [text if text_kind == "str" else base64.b64decode(text) for text_kind, text in value]
         return ["value", np.array(texts, dtype=object).reshape(tree[1])]
     if kind in ("array", "scalar"):
         return ["value", arrays[value] if kind == "array" else arrays[value][()]]

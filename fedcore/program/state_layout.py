@@ -21,7 +21,9 @@ ROW_ALIGNMENT_BYTES = 16
 
 
 def signature_of(value: Any, arrays: list) -> object:
-    """A hashable of a state's classes, dtypes and shapes; states of one signature have one layout.
+    """A hashable of a state's classes, keys, dtypes and shapes; states of one signature have one layout.
+
+    It costs much less than a layout, which is why each state is compared by it. A leaf that is no array is None in it.
 
     Args:
         arrays: gets the state's arrays and numpy scalars, in order.
@@ -33,9 +35,9 @@ def signature_of(value: Any, arrays: list) -> object:
     if kind is tuple or kind is list:
         return (kind, *[signature_of(child, arrays) for child in value])
     children = children_of(value)
-    return (
-        None if children is None else (kind, *children, *[signature_of(child, arrays) for child in children.values()])
-    )
+    if children is None:
+        return None
+    return kind, *children, *[signature_of(child, arrays) for child in children.values()]
 
 
 @attrs.frozen(slots=False)
@@ -65,7 +67,7 @@ class StateLayout:
 
     @functools.cached_property
     def _columns(self) -> dict[str, tuple[int, int, np.dtype, list[int]]]:
-        """For each array its first byte in a row, the byte after its last, its dtype and shape."""
+        """Name of an array, in the order of the row -> (first byte in a row, byte after its last, dtype, shape)."""
         columns, end = {}, 0
         for name, (dtype, shape) in self._content["dtypes"].items():
             begin, end = end, end + math.prod(shape) * dtype_named(dtype).itemsize
@@ -78,11 +80,12 @@ class StateLayout:
 
     @property
     def _array_bytes(self) -> int:
+        """The bytes of a row without the zeros at its end."""
         return max(end for _, end, _, _ in self._columns.values())
 
     @functools.cached_property
     def _order(self) -> list[int]:
-        """For each array of a row its number in the state."""
+        """For each array of a row its index among the state's arrays, as `signature_of` lists them."""
         numbers = {name: number for number, (_, name) in enumerate(_leaves(self._content["tree"]))}
         return [numbers[name] for name in self._columns]
 
@@ -121,7 +124,7 @@ class StateLayout:
 
 
 class _Place:
-    """Stands in for an array of a state, or for the scalar in it."""
+    """Stands in for the array of a number, in the order of a row; `[()]`, which takes a scalar out, changes nothing."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -140,7 +143,11 @@ def _leaves(tree: list) -> Iterator[list]:
 
 
 def _assembler(template: Any) -> Callable[[Sequence], Any]:
-    """The function from a state's arrays to the state, of a state with a `_Place` for each array."""
+    """The function from the arrays of a row, in its order, to the state in the containers of `template`.
+
+    Args:
+        template: a state with a `_Place` for each array.
+    """
     if isinstance(template, _Place):
         return operator.itemgetter(template.number)
     parts = [_assembler(child) for child in (children_of(template) or {}).values()]

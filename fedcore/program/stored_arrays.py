@@ -35,6 +35,7 @@ class StoredFile:
 
     @classmethod
     def at(cls, path: Path, digest: Digest) -> "StoredFile":
+        """The file that the path names now."""
         status = os.stat(path)
         return cls(path, digest, status.st_ino, status.st_mtime_ns)
 
@@ -92,6 +93,7 @@ class StoredArrays:
     """
 
     def __init__(self) -> None:
+        # id of an array -> (the array, the file that has it, its name there)
         self._entries: dict[int, tuple[weakref.ref[np.ndarray], StoredFile, str]] = {}
 
     def find(self, arrays: Mapping[str, np.ndarray]) -> list[SharedFile]:

@@ -45,6 +45,11 @@ class TensorBoardReleaseManager(ReleaseManager[ReleasableStructure, int]):
             self._write_hparams(hparams)
 
     def _write_hparams(self, hparams: Mapping[str, Any]) -> None:
+        """Writes the settings for the tab HPARAMS.
+
+        Raises:
+            TypeMismatch: a setting is no number, text, true or false.
+        """
         from tensorboard.plugins.hparams import api
 
         for name, value in hparams.items():

@@ -13,9 +13,9 @@ from fedcore.cli.recorded import Computation, Recorded
 from fedcore.cli.recording_schema import CallRecord
 from fedcore.types import Type
 
-_OF_CALLS = ("Overview", "Bits", "Timeline", "Memory & threads")  # tabs that are empty without calls
-_DRAWN = 6  # number of timelines for each computation
-_LISTED = 20  # number of dropped clients, and of notes, that are listed for each call
+_CALL_TABS = ("Overview", "Bits", "Timeline", "Memory & threads")  # tabs that are empty without calls
+_MAX_TIMELINES = 6  # number of timelines for each computation
+_MAX_LISTED = 20  # number of dropped clients, and of notes, that are listed for each call
 
 
 def page(recorded: Recorded) -> str:
@@ -55,15 +55,16 @@ def _tabs(recorded: Recorded) -> list[str]:
     """The titles of the tabs that have a content; the page opens on the first."""
     titles = ["Overview", "IR", "Plan", "Bits", "Timeline", "Values", "Memory & threads"]
     has_values = any(call.values for call in recorded.calls)
-    empty = {*(() if recorded.calls else _OF_CALLS), *(() if has_values else ("Values",))}
+    empty = {*(() if recorded.calls else _CALL_TABS), *(() if has_values else ("Values",))}
     return [title for title in titles if title not in empty]
 
 
 def _frame(recorded: Recorded) -> Markup:
+    """The list of computations, and the panels of all tabs, of which the script shows one at a time."""
     totals = [sum(call.seconds for call in c.calls) for c in recorded.computations]
-    first = max(range(len(totals)), key=totals.__getitem__)  # what the page opens on
-    titles = _titles(recorded.computations)
-    names = [_choice(i, c, titles[i], totals[i], is_open=i == first) for i, c in enumerate(recorded.computations)]
+    longest = max(range(len(totals)), key=totals.__getitem__)  # the computation on which the page opens
+    titles = _computation_titles(recorded.computations)
+    names = [_choice(i, c, titles[i], totals[i], is_open=i == longest) for i, c in enumerate(recorded.computations)]
     parts = [_overview(recorded, titles)]
     for i, computation in enumerate(recorded.computations):
         parts.append(_panel("ir", i, ir_view(computation)))
@@ -86,31 +87,39 @@ def _arrow_tip() -> Markup:
 
 
 def _slug(title: str) -> str:
+    """The name of a tab in `data_tab` and `data_panel`: "Memory & threads" is `memory-threads`."""
     return title.lower().replace(" & ", "-").replace(" ", "-")
 
 
-def _titles(computations: list[Computation]) -> list[str]:
-    """The names of computations; an `initialize` of several is told by the computation that takes its state."""
+def _computation_titles(computations: list[Computation]) -> list[str]:
+    """The names of computations, as `@next`.
+
+    If several have one name, as each process has an `initialize`, the computation that takes the result as its first
+    argument follows, where there is one: `@initialize of @next`.
+    """
     counts = Counter(c.name for c in computations)
     modules = [c.parse_plan() if max(counts.values()) > 1 else None for c in computations]
-    rounds: dict[Type, set[str]] = {}
+    takers_by_type: dict[Type, set[str]] = {}  # type of the first parameter -> names of computations
     for computation, module in zip(computations, modules, strict=True):
         if module is not None and module.main.parameters:
-            rounds.setdefault(module.main.parameters[0].type, set()).add(computation.name)
+            takers_by_type.setdefault(module.main.parameters[0].type, set()).add(computation.name)
     titles = []
     for computation, module in zip(computations, modules, strict=True):
-        takers = set() if module is None or module.main.parameters else rounds.get(module.main.result_type, set())
-        is_ambiguous = counts[computation.name] > 1 and len(takers) == 1
-        titles.append(f"@{computation.name}" + (f" of @{min(takers)}" if is_ambiguous else ""))
+        takers = (
+            set() if module is None or module.main.parameters else takers_by_type.get(module.main.result_type, set())
+        )
+        is_told_by_taker = counts[computation.name] > 1 and len(takers) == 1
+        titles.append(f"@{computation.name}" + (f" of @{min(takers)}" if is_told_by_taker else ""))
     return titles
 
 
-def _choice(index: int, computation: Computation, title: str, total: float, *, is_open: bool) -> Markup:
+def _choice(index: int, computation: Computation, title: str, total_s: float, *, is_open: bool) -> Markup:
+    """The button that opens a computation: its title, calls, total time and digest."""
     calls = f"{len(computation.calls)} call{'s' * (len(computation.calls) != 1)}"
     return element(
         "button",
         element("b", title, title=title),
-        element("span", f"{calls} · {seconds(total)}"),
+        element("span", f"{calls} · {seconds(total_s)}"),
         element("code", (computation.plan_digest or computation.digest)[:10]),
         class_="on" if is_open else None,
         data_computation=index,
@@ -118,6 +127,7 @@ def _choice(index: int, computation: Computation, title: str, total: float, *, i
 
 
 def _panel(tab: str, index: int, content: Markup) -> Markup:
+    """The content of a tab for the computation of an index; hidden until the script shows it."""
     return join(element("section", content, data_panel=tab, data_of=index, hidden=True), "\n")
 
 
@@ -160,12 +170,12 @@ def _call_row(call: CallRecord, index: int, title: str) -> Markup:
     def number(text: str | int) -> Markup:
         return element("td", text, class_="num")
 
-    ran = ", ".join(_counted(n, kind) for kind, n in call.graph_calls.items() if n)
+    graph_calls = ", ".join(_counted(n, kind) for kind, n in call.graph_calls.items() if n)
     compile_s = sum(s.seconds for s in call.spans if s.kind == "compile")
     error = element("p", call.error, class_="bad") if call.error else None
-    notes = [element("p", note, class_="note") for note in call.notes[:_LISTED]]
-    if len(call.notes) > _LISTED:
-        notes.append(element("p", f"and {len(call.notes) - _LISTED} more", class_="note"))
+    notes = [element("p", note, class_="note") for note in call.notes[:_MAX_LISTED]]
+    if len(call.notes) > _MAX_LISTED:
+        notes.append(element("p", f"and {len(call.notes) - _MAX_LISTED} more", class_="note"))
     return element(
         "tr",
         number(call.number),
@@ -173,7 +183,7 @@ def _call_row(call: CallRecord, index: int, title: str) -> Markup:
         number(seconds(call.seconds)),
         number(seconds(compile_s)),
         number(call.clients),
-        element("td", ran),
+        element("td", graph_calls),
         number(bits(call.broadcast_bits)),
         number(bits(call.aggregate_bits)),
         element("td", call.seed, class_="num dim"),
@@ -182,21 +192,23 @@ def _call_row(call: CallRecord, index: int, title: str) -> Markup:
 
 
 def _counted(number: int, kind: str) -> str:
-    """A number of graph calls of a kind, such as `1 block` of `blocks`."""
+    """A number of graph calls of a kind, as `1 block` or `3 blocks`; `kind` is the plural."""
     return f"{number} {kind.removesuffix('s') if number == 1 else kind}"
 
 
 def _tracebacks(tracebacks: dict[int, str]) -> Markup | None:
+    """The tracebacks of clients that failed, by index, folded; None if there are none."""
     if not tracebacks:
         return None
-    texts = [element("pre", f"client {index}\n{tracebacks[index]}") for index in sorted(tracebacks)[:_LISTED]]
+    texts = [element("pre", f"client {index}\n{tracebacks[index]}") for index in sorted(tracebacks)[:_MAX_LISTED]]
     return element("details", element("summary", "tracebacks"), *texts)
 
 
 def _left_out(dropped: dict[int, str]) -> Markup | None:
+    """The clients that a call left out, index -> reason, folded; None if there are none."""
     if not dropped:
         return None
-    first = sorted(dropped)[:_LISTED]
+    first = sorted(dropped)[:_MAX_LISTED]
     reasons = [element("li", f"client {index}: {dropped[index]}") for index in first]
     more = element("li", f"and {len(dropped) - len(first)} more") if len(dropped) > len(first) else None
     clients = f"{len(dropped)} client{'s' * (len(dropped) != 1)} left out"
@@ -204,12 +216,13 @@ def _left_out(dropped: dict[int, str]) -> Markup | None:
 
 
 def _builds(call: CallRecord) -> bool:
-    """Whether a call builds executables, which hides what the others take their time for."""
+    """Whether a call builds executables; next to that time the other spans are too narrow to be seen."""
     return any(span.kind == "build" for span in call.spans)
 
 
 def _timelines(computation: Computation, recorded: Recorded) -> Markup:
-    calls = sorted(computation.calls, key=_builds)[:_DRAWN]
+    """The timelines of some calls, the slowest among them; calls that build nothing come first."""
+    calls = sorted(computation.calls, key=_builds)[:_MAX_TIMELINES]
     slowest = max(computation.calls, key=lambda c: c.seconds, default=None)
     if slowest is not None and slowest not in calls:
         calls = [*calls[:-1], slowest]

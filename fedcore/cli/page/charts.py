@@ -7,20 +7,21 @@ from fedcore.cli.page.markup import Markup, element, join
 from fedcore.cli.page.units import bits, seconds
 from fedcore.cli.recording_schema import CallRecord, CrossingRecord, Span
 
-_WIDTH, _GUTTER = 960, 92
-_POINTS = 600
+_WIDTH, _GUTTER = 960, 92  # of a chart, and of the labels of its vertical axis
+_MAX_BARS = 120
+_POINTS = 600  # about so many points of a line are drawn
 _MAX_SPANS = 1500
 _MAX_WORKERS = 500
 _MAX_CROSSINGS = 1500
-_SHORTEST_S = 1e-9
+_SHORTEST_S = 1e-9  # of a time axis, which is divided by
 
 
 def bits_chart(calls: list[CallRecord]) -> Markup:
-    """A bar for each call: bits sent to clients below, bits sent back to the server above."""
+    """A bar for each of the last calls: bits sent to clients below, bits sent back to the server above."""
     calls = [c for c in calls if c.broadcast_bits + c.aggregate_bits]
     if not calls:
         return element("p", "Nothing crossed between the server and clients in these calls.")
-    latest_calls = calls[-120:]
+    latest_calls = calls[-_MAX_BARS:]
     top = max(c.broadcast_bits + c.aggregate_bits for c in latest_calls)
     height, base = 200, 176
     step = min(64.0, (_WIDTH - _GUTTER - 10) / len(latest_calls))
@@ -42,6 +43,7 @@ def bits_chart(calls: list[CallRecord]) -> Markup:
 
 
 def _key(class_: str) -> Markup:
+    """The coloured square of a legend."""
     return element("i", class_=class_)
 
 
@@ -83,7 +85,7 @@ def bits_table(calls: list[CallRecord]) -> Markup | None:
 
 
 def timeline(call: CallRecord, *, open_: bool) -> Markup:
-    """The spans of a call, with a row for each worker."""
+    """The spans of a call that `_MEANS` has, with a row for each worker."""
     spans = sorted((s for s in call.spans if s.kind in _MEANS), key=lambda s: s.kind in _PARTS)  # parts are on top
     total = max(_SHORTEST_S, *(s.end for s in spans), 0.0)
     title = element("summary", f"call {call.number} · {seconds(call.seconds)} · {call.clients} clients")
@@ -128,12 +130,13 @@ _MEANS = {
     "call": "graph call",
     "merge": "merge",
 }
-_PARTS = ("read", "replay", "compare", "pack", "build", "call")  # inside of blocks
+"""Kind of a span -> its name in the legend."""
+_PARTS = ("read", "replay", "compare", "pack", "build", "call")  # inside of blocks, drawn at their lower edge
 _PART_HEIGHT = 6
 
 
 def _span(span: Span, x: float, width: float, y: float) -> Markup:
-    """The bar of a span in a timeline, with a tooltip, and with a label where that fits."""
+    """The bar of a span in a timeline, with a tooltip, and with a label where that fits; x, width and y in pixels."""
     width = max(1.5, width)
     who = "" if span.clients is None else f"clients {span.clients[0]}–{span.clients[1]}"
     block = "" if span.block is None else str(span.block)
@@ -240,4 +243,5 @@ def _grid(top: float, base: float, height: float, unit: Callable) -> Markup:
 
 
 def _svg(kind: str, height: float, parts: list[Markup]) -> Markup:
+    """A chart of the width of the page; `kind` is its class in page.css."""
     return element("svg", parts, class_=f"chart {kind}", viewBox=f"0 0 {_WIDTH} {height:.0f}", role="img")

@@ -13,7 +13,7 @@ from fedcore.cli.page.units import seconds
 from fedcore.cli.recorded import Computation, Recorded
 from fedcore.cli.recording_schema import StageRecord
 
-_CONTEXT = 3
+_CONTEXT = 3  # equal lines that are shown before and behind a change
 _MAX_SHOWN = 8_000_000  # characters of all texts of a computation, or of all sources
 _MAX_COLOURED = 10_000  # characters of a line
 _LINE = r'("(?:\\.|[^"\\])*"):(\d{1,9})'
@@ -39,11 +39,11 @@ class _Links:
     """The files and the graphs that the lines of a module's text can open.
 
     Args:
-        one: the computation.
-        graphs: symbol or digest of a graph in the text -> digest, if its operations are there.
+        computation: has the files, and the operations of the graphs.
+        graphs: `@symbol` or `sha256:digest` of a graph in the text -> digest, for graphs whose operations are recorded.
     """
 
-    one: Computation
+    computation: Computation
     graphs: dict[str, str]
 
     @classmethod
@@ -59,15 +59,15 @@ def ir_view(computation: Computation) -> Markup:
         return element("p", _why_no_passes(computation))
     chips: list[Markup] = []
     bodies = []
-    last, total = "", sum(s.seconds for s in computation.stages)
+    last, total = "", sum(s.seconds for s in computation.stages)  # last: the text that the next pass is compared with
     ends = _last_of_each_form(computation)
-    left = _MAX_SHOWN
+    characters_left = _MAX_SHOWN
     for i, stage in enumerate(computation.stages):
         chips.append(_chip(i, stage))
         if stage.text is None:
             continue
-        left -= len(stage.text)
-        if left < 0:
+        characters_left -= len(stage.text)
+        if characters_left < 0:
             bodies.append(element("div", element("p", _TOO_LONG, class_="dim"), data_body=i, hidden=i > 0))
             continue
         links = _Links.of(stage.text, computation)
@@ -94,7 +94,7 @@ def _why_no_passes(computation: Computation) -> str:
 
 
 def _chip(index: int, stage: StageRecord) -> Markup:
-    """The button that shows the result of a pass; disabled if the pass changed nothing."""
+    """The button of a pass, which shows the module after it; disabled if the pass changed nothing."""
     note = element("i", seconds(stage.seconds) if index else "as written")
     same = stage.text is None
     title = "it changed nothing" if same else None
@@ -104,8 +104,9 @@ def _chip(index: int, stage: StageRecord) -> Markup:
 
 
 def _last_of_each_form(computation: Computation) -> set[int]:
-    """The last text of the traced, the lowered and the planned module; these are also shown without a comparison."""
-    return set({s.text.split("\n", 1)[0]: i for i, s in enumerate(computation.stages) if s.text}.values())
+    """The indices of the last stages with a traced, a lowered and a planned text, which are also shown as a whole."""
+    last = {s.text.split("\n", 1)[0]: i for i, s in enumerate(computation.stages) if s.text}  # first line -> index
+    return set(last.values())
 
 
 def _whole(text: str, links: _Links) -> Markup:
@@ -124,7 +125,7 @@ def _side_by_side(old_text: str, new_text: str, old_links: _Links, new_links: _L
         if tag == "equal":
             equal = left[start:stop], right[new_start:new_stop]
             first, last = start == 0, stop == len(left)
-            rows.extend(_equal(*equal, start, new_start, old_links, new_links, first=first, last=last))
+            rows.extend(_equal_rows(*equal, start, new_start, old_links, new_links, first=first, last=last))
             continue
         for i in range(max(stop - start, new_stop - new_start)):
             old_line, new_line = start + i, new_start + i
@@ -136,9 +137,10 @@ def _side_by_side(old_text: str, new_text: str, old_links: _Links, new_links: _L
 
 
 _NOTHING = join(element("td", class_="n none"), element("td", class_="none"))
+"""The cells of a line that the other text lacks."""
 
 
-def _equal(
+def _equal_rows(
     left: list[str],
     right: list[str],
     start: int,
@@ -158,14 +160,13 @@ def _equal(
     """
     count = len(left)
     head, tail = (0 if first else _CONTEXT), (0 if last else _CONTEXT)
-    if count <= head + tail + 1:
+    if count <= head + tail + 1:  # a gap of one line would save nothing
         head, tail = count, 0
+    hidden = count - head - tail
     rows = []
     for i in range(count):
-        if i == head and count - head - tail > 0 and head < count:
-            hidden = count - head - tail
-            says = f"{hidden} equal line{'s' * (hidden != 1)}"
-            rows.append(element("tr", element("td", says, colspan=4), class_="gap"))
+        if i == head and hidden > 0:
+            rows.append(element("tr", element("td", f"{hidden} equal lines", colspan=4), class_="gap"))
         if i < head or i >= count - tail:
             old = _cell(left[i], start + i, "same", old_links)
             new = _cell(right[i], new_start + i, "same", new_links)
@@ -181,7 +182,7 @@ def _cell(line: str, index: int, kind: str, links: _Links) -> Markup:
 
 def _line(line: str, links: _Links) -> Markup:
     """A line of a module's text, with its source location as a link if the file was recorded."""
-    computation = links.one
+    computation = links.computation
     location = _LOCATION.search(line)
     name = _unquote(location[1]) if location else None
     if location is None or name is None:
@@ -201,7 +202,7 @@ def _line(line: str, links: _Links) -> Markup:
 
 
 def _unquote(text: str) -> str | None:
-    """The content of a quoted text; None if it is no JSON."""
+    """The content of a JSON string; None if it is none, since a recording may come from elsewhere."""
     try:
         return json.loads(text)
     except ValueError:
@@ -209,11 +210,15 @@ def _unquote(text: str) -> str | None:
 
 
 def _highlight(text: str, graphs: Mapping[str, str]) -> Markup:
-    """The text with its tokens marked; a click on a graph opens its operations."""
-    out: list[Child] = []
-    at = 0
+    """The text with its tokens marked; a click on a graph opens its operations.
+
+    Args:
+        graphs: as `_Links.graphs`.
+    """
     if len(text) > _MAX_COLOURED:
         return join(text)
+    out: list[Child] = []
+    at = 0  # the end of the token before
     for token in _TOKENS.finditer(text):
         out.append(text[at : token.start()])
         is_digest = token.lastgroup == "digest"
@@ -229,19 +234,19 @@ def source_panes(recorded: Recorded) -> Markup:
     """The user's source files and the operations of the graphs, each once; a click on its name opens it."""
     sources = {name: text for computation in recorded.computations for name, text in computation.sources.items()}
     graphs = {digest: text for computation in recorded.computations for digest, text in computation.graphs.items()}
-    panes: list[tuple[Callable[[str, str], Markup], str, str]] = [(_source, *each) for each in sources.items()]
-    panes += [(_graph, *each) for each in graphs.items()]
-    sizes = itertools.accumulate(len(text) for _, _, text in panes)
-    return join(pane(name, text) for (pane, name, text), size in zip(panes, sizes, strict=True) if size <= _MAX_SHOWN)
+    panes: list[tuple[Callable[[str, str], Markup], str, str]] = [(_source_pane, *each) for each in sources.items()]
+    panes += [(_graph_pane, *each) for each in graphs.items()]
+    ends = itertools.accumulate(len(text) for _, _, text in panes)  # characters up to the end of each text
+    return join(pane(name, text) for (pane, name, text), end in zip(panes, ends, strict=True) if end <= _MAX_SHOWN)
 
 
-def _source(name: str, text: str) -> Markup:
+def _source_pane(name: str, text: str) -> Markup:
     """The pane of a source file, with numbered lines to which locations lead."""
     rows = [element("li", line or " ", data_line=i) for i, line in enumerate(text.split("\n"), 1)]
     return _pane(name, name, rows)
 
 
-def _graph(digest: str, text: str) -> Markup:
+def _graph_pane(digest: str, text: str) -> Markup:
     """The operations of a graph, below the comment with which the text begins."""
     title, *lines = text.rstrip("\n").split("\n")
     rows = [element("li", _highlight(line, {})) for line in lines]

@@ -14,8 +14,8 @@ import attrs
 from rich.console import Console
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
-_VOID = frozenset({"col", "input", "meta"})
-_CODE = frozenset({"script", "style"})
+_VOID = frozenset({"col", "input", "meta"})  # elements without an end tag
+_CODE = frozenset({"script", "style"})  # elements whose text is not escaped: `code_element` alone makes them
 
 
 @attrs.frozen
@@ -73,6 +73,7 @@ def _text_of(child: Child) -> str:
 
 
 def _attribute(key: str, value: str | int | float | bool | None) -> str:
+    """An attribute of `element`, with a space before it. Names that would run code, `on…` and `style`, are refused."""
     name = key.rstrip("_").replace("_", "-")
     if not _NAME.fullmatch(name) or name.startswith("on") or name == "style":
         raise ValueError(f"{name!r} is no attribute that a page may have")

@@ -8,12 +8,14 @@ from fedcore.cli.recording_schema import CallRecord
 from fedcore.ir import Function, Module, Operation, Ref
 from fedcore.types import FederatedType, StructType, Type
 
+# In pixels: the distance of columns, the width and the height of a stage's box, the x of column 0.
 _COLUMN, _BOX, _HEIGHT, _LEFT = 156, 132, 58, 76
-_SERVER_Y, _CROSS_Y, _CLIENT_Y = 46, 152, 258
-_WORK = {"run": _SERVER_Y, "fold": _CLIENT_Y, "collect": _CLIENT_Y}
-_CROSSES = ("broadcast", "merge")
+_SERVER_Y, _CROSS_Y, _CLIENT_Y = 46, 152, 258  # the tops of the three lanes
+_LANE_TOPS = {"run": _SERVER_Y, "fold": _CLIENT_Y, "collect": _CLIENT_Y}
+"""Kind of an operation of main that runs a stage -> the top of its lane."""
+_CROSSINGS = ("broadcast", "merge")
 _WIDE = 900  # a wider plan scrolls before its text is too small
-_SCHEDULES = 20  # number of schedules that are shown
+_MAX_SHOWN = 20  # schedules, and regions
 
 
 def plan_picture(computation: Computation) -> Markup:
@@ -50,16 +52,15 @@ def _stage_times(calls: list[CallRecord]) -> dict[str, tuple[int, float]]:
 
 def _schedules(calls: list[CallRecord]) -> Markup | None:
     """The schedules of the last call that has any, slice by slice; None if no call has one."""
-    spans = next(
-        (scheduled_spans for c in reversed(calls) if (scheduled_spans := [s for s in c.spans if s.schedule])), []
-    )
+    spans_of_calls = ([span for span in call.spans if span.schedule] for call in reversed(calls))
+    spans = next(filter(None, spans_of_calls), [])
     if not spans:
         return None
     texts = [
         element("details", element("summary", f"@{s.name} at {s.device}"), element("pre", s.schedule))
-        for s in spans[:_SCHEDULES]
+        for s in spans[:_MAX_SHOWN]
     ]
-    more = element("p", f"and {len(spans) - _SCHEDULES} more", class_="dim") if len(spans) > _SCHEDULES else None
+    more = element("p", f"and {len(spans) - _MAX_SHOWN} more", class_="dim") if len(spans) > _MAX_SHOWN else None
     return join(element("h3", "Schedules of the last call, slice by slice"), texts, more)
 
 
@@ -70,7 +71,7 @@ def _regions(calls: list[CallRecord]) -> Markup | None:
         return None
     texts = [
         element("details", element("summary", f"@{s.name}"), element("pre", s.region))
-        for s in [*spans.values()][:_SCHEDULES]
+        for s in [*spans.values()][:_MAX_SHOWN]
     ]
     return join(element("h3", "Regions of client stages, as they were built"), texts)
 
@@ -104,19 +105,20 @@ class _Picture:
 
     Attributes:
         ops: the operations of main, by name.
-        columns: name of each operation that is drawn -> its column, counted from 0; crossings have fractions.
-        out: the arrows to the result.
+        columns: name of each operation that is drawn -> its column; that of a crossing is a fraction, between stages.
+            Column 0 has the parameters.
+        result_arrows: the arrows to the boxes of the result.
     """
 
     def __init__(self, module: Module) -> None:
         self.module = module
         self.ops = {op.name: op for op in module.main.operations}
         self.columns: dict[str, float] = {}
-        self.out: list[Markup] = []
+        self.result_arrows: list[Markup] = []
 
     def svg(self) -> Markup:
         main = self.module.main
-        operations = [op for op in main.operations if op.kind in _WORK or op.kind in _CROSSES]
+        operations = [op for op in main.operations if op.kind in _LANE_TOPS or op.kind in _CROSSINGS]
         last = self._arrange(operations)
         width = round(_LEFT + _COLUMN * (last + 2))
         boxes = [self._box(op) for op in operations]
@@ -127,7 +129,7 @@ class _Picture:
             lane = f"lane {name.lower()}"
             lanes.append(element("rect", class_=lane, x=0, y=y - 30, width=width, height=_HEIGHT + 50, rx=10))
             lanes.append(element("text", name, class_="lane-name", x=16, y=y + 34))
-        parts = (lanes, edges, self.out, inputs, boxes, ends)
+        parts = (lanes, edges, self.result_arrows, inputs, boxes, ends)
         return element(
             "svg", parts, class_="plan wide" if width > _WIDE else "plan", viewBox=f"0 0 {width} 350", width=width,
             height=350, role="img", aria_label=f"plan of @{main.name}",
@@ -137,7 +139,7 @@ class _Picture:
         """Gives each operation its column, crossings between the columns of stages; returns the last column."""
         column, behind = 0.0, 0.0  # the column of the last stage, and of the last operation
         for op in shown:
-            if op.kind in _CROSSES:
+            if op.kind in _CROSSINGS:
                 behind = max(column + 0.5, behind + 0.85) if behind > column else column + 0.5
                 self.columns[op.name] = behind
             else:
@@ -149,7 +151,7 @@ class _Picture:
         return _LEFT + _COLUMN * column
 
     def _sources(self, op: Operation) -> list[str]:
-        """The operations and parameters on which the operands depend; `struct` and `item` are not drawn."""
+        """The names of the drawn operations and parameters that the operands come from, through `struct` and `item`."""
         sources: dict[str, None] = {}
         stack = [o.name for o in op.operands if isinstance(o, Ref)]
         while stack:
@@ -161,15 +163,14 @@ class _Picture:
                 stack.extend(o.name for o in producer.operands if isinstance(o, Ref))
         return list(sources)
 
-    def _place(self, name: str) -> tuple[float, float]:
-        """The start (x, y) of the arrows from a value."""
+    def _arrow_start(self, name: str) -> tuple[float, float]:
+        """The start (x, y) of the arrows from a parameter or a drawn operation."""
         op = self.ops.get(name)
         if op is None:
             return self._x(0) + _BOX - 22, self._parameter_y(name)
-        if op.kind in _CROSSES:
-            down = op.kind == "broadcast"
-            return self._x(self.columns[name]) + _BOX / 2, _CROSS_Y + (46 if down else 12)
-        return self._x(self.columns[name]) + _BOX, _WORK[op.kind] + _HEIGHT / 2
+        if op.kind in _CROSSINGS:
+            return self._x(self.columns[name]) + _BOX / 2, _CROSS_Y + (46 if op.kind == "broadcast" else 12)
+        return self._x(self.columns[name]) + _BOX, _LANE_TOPS[op.kind] + _HEIGHT / 2
 
     def _parameter_y(self, name: str) -> float:
         """The middle of a parameter's box; the parameters of a lane are spread evenly around its middle."""
@@ -181,35 +182,36 @@ class _Picture:
 
     def _edge(self, source: str, op: Operation) -> Markup:
         """The arrow from a parameter or an operation to an operation that reads it."""
-        x0, y0 = self._place(source)
-        column = self._x(self.columns[op.name])
+        x0, y0 = self._arrow_start(source)
+        left = self._x(self.columns[op.name])
         if op.kind == "broadcast":
-            x1, y1 = column + _BOX / 2, _CROSS_Y + 10.0
+            x1, y1 = left + _BOX / 2, _CROSS_Y + 10.0
         elif op.kind == "merge":
-            x1, y1 = column + _BOX / 2, _CROSS_Y + 48.0
+            x1, y1 = left + _BOX / 2, _CROSS_Y + 48.0
         else:
-            x1, y1 = float(column), _WORK[op.kind] + _HEIGHT / 2
+            x1, y1 = left, _LANE_TOPS[op.kind] + _HEIGHT / 2
         producer = self.ops.get(source)
-        client = (producer is not None and producer.kind in ("broadcast", "fold", "collect")) or (
-            producer is None and y0 > _CROSS_Y
-        )
+        if producer is None:
+            is_at_clients = y0 > _CROSS_Y
+        else:
+            is_at_clients = producer.kind in ("broadcast", "fold", "collect")
         bend = max(30.0, (x1 - x0) / 2)
-        if op.kind in _CROSSES:
+        if op.kind in _CROSSINGS:
             path = f"M{x0} {y0}C{x0 + bend} {y0} {x1} {y0} {x1} {y1}"
-        elif producer is not None and producer.kind in _CROSSES:
+        elif producer is not None and producer.kind in _CROSSINGS:
             path = f"M{x0} {y0}C{x0} {y1} {x1 - bend} {y1} {x1 - 4} {y1}"
         else:
             path = f"M{x0} {y0}C{x0 + bend} {y0} {x1 - bend} {y1} {x1 - 4} {y1}"
-        if y0 == y1 and x1 - x0 > _COLUMN:  # around the boxes between
+        if y0 == y1 and x1 - x0 > _COLUMN:  # one lane, and boxes between: the arrow bends around them
             side = -44 if y0 < _CROSS_Y else 44
             path = f"M{x0} {y0}C{x0 + 40} {y0 + side} {x1 - 40} {y1 + side} {x1 - 4} {y1 + side / 8}"
-        return _arrow("clients" if client else "server", path)
+        return _arrow("clients" if is_at_clients else "server", path)
 
     def _box(self, op: Operation) -> Markup:
         """The box of a stage, or of a crossing with its bits."""
         x = self._x(self.columns[op.name])
         middle = x + _BOX / 2
-        if op.kind in _CROSSES:
+        if op.kind in _CROSSINGS:
             sign = "↓" if op.kind == "broadcast" else "↑"
             return element(
                 "g",
@@ -218,18 +220,19 @@ class _Picture:
                 element("text", bits(op.attributes.get("bits")), class_="small", x=middle, y=_CROSS_Y + 41),
                 class_=f"cross {op.kind}",
             )
-        stages = [o.name for o in op.operands if not isinstance(o, Ref)]
-        stage = self.module.function(stages[-1])
-        y, at = _WORK[op.kind], "server" if op.kind == "run" else "clients"
+        stage = self.module.function(
+            [o.name for o in op.operands if not isinstance(o, Ref)][-1]
+        )  # a fold has @zero too
+        y, at = _LANE_TOPS[op.kind], "server" if op.kind == "run" else "clients"
         how = " ".join(str(stage.attributes[k]) for k in ("strategy", "width") if k in stage.attributes)
         below = f"{how} · block {stage.attributes['block']}" if "block" in stage.attributes else _line_of(stage)
-        rules = ", ".join(f"{k}={v}" for k, v in stage.attributes.items())  # what they chose, and why
+        tooltip = ", ".join(f"{k}={v}" for k, v in stage.attributes.items())  # the strategy, and why it was chosen
         size = {"width": _BOX, "height": _HEIGHT, "rx": 7}
-        behind = () if op.kind == "run" else (8, 4)
+        offsets = () if op.kind == "run" else (8, 4)  # a stack of boxes stands for many clients
         return element(
             "g",
-            element("title", rules) if rules else (),
-            [element("rect", class_="behind", x=x + d, y=y - d, **size) for d in behind],
+            element("title", tooltip) if tooltip else None,
+            [element("rect", class_="behind", x=x + d, y=y - d, **size) for d in offsets],
             element("rect", x=x, y=y, **size),
             element("text", f"{op.kind} @{stage.name}", x=middle, y=y + 25),
             element("text", below, class_="small", x=middle, y=y + 43),
@@ -238,11 +241,11 @@ class _Picture:
 
     def _inputs(self) -> list[Markup]:
         """A box for each parameter of main."""
-        out = []
+        boxes = []
         for p in self.module.main.parameters:
             at = "clients" if _at_clients(p.type) else "server"
             y, x = self._parameter_y(p.name), self._x(0)
-            out.append(
+            boxes.append(
                 element(
                     "g",
                     element("title", str(p.type)),
@@ -251,26 +254,25 @@ class _Picture:
                     class_=f"value {at}",
                 )
             )
-        return out
+        return boxes
 
     def _result(self, column: float) -> list[Markup]:
-        """A box for the result in each lane that holds a part of it; puts the arrows to them into `out`."""
+        """A box for the result in each lane that holds a part of it; adds the arrows to them to `result_arrows`."""
         main = self.module.main
         if not isinstance(main.result, Ref):
             return []
-        probe = Operation("", "struct", (main.result,), main.result_type)
-        out = []
-        sources = self._sources(probe)
+        boxes = []
+        sources = self._sources(Operation("", "struct", (main.result,), main.result_type))  # as if it read the result
         for at, base in (("server", _SERVER_Y), ("clients", _CLIENT_Y)):
-            sources_in_lane = [s for s in sources if (self._place(s)[1] > _CROSS_Y + 30) == (at == "clients")]
+            sources_in_lane = [s for s in sources if (self._arrow_start(s)[1] > _CROSS_Y + 30) == (at == "clients")]
             if not sources_in_lane:
                 continue
             x, y = self._x(column), base + _HEIGHT / 2
             for source in sources_in_lane:
-                x0, y0 = self._place(source)
+                x0, y0 = self._arrow_start(source)
                 bend = max(30.0, (x - x0) / 2)
-                self.out.append(_arrow(at, f"M{x0} {y0}C{x0 + bend} {y0} {x - bend} {y} {x - 4} {y}"))
-            out.append(
+                self.result_arrows.append(_arrow(at, f"M{x0} {y0}C{x0 + bend} {y0} {x - bend} {y} {x - 4} {y}"))
+            boxes.append(
                 element(
                     "g",
                     element("title", str(main.result_type)),
@@ -279,7 +281,7 @@ class _Picture:
                     class_=f"value {at}",
                 )
             )
-        return out
+        return boxes
 
 
 def _arrow(at: str, path: str) -> Markup:

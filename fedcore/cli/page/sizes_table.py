@@ -5,7 +5,7 @@ from fedcore.cli.page.units import data_size
 from fedcore.cli.sizes import Size, sizes
 from fedcore.ir import Module
 
-_ROWS = 500  # of a page
+_MAX_ROWS = 500  # of a page
 _MEANS = {
     "state": "state of the server",
     "client": "held by a client",
@@ -13,6 +13,7 @@ _MEANS = {
     "receives": "received by a client",
     "sends": "sent by a client",
 }
+"""`Size.where` -> its text on the page."""
 
 
 def sizes_table(plan: Module) -> Markup:
@@ -20,7 +21,7 @@ def sizes_table(plan: Module) -> Markup:
     table = sizes(plan)
     titles = [element("th", name) for name in ("where", "part")]
     titles += [element("th", name, class_="num") for name in ("tensors", "entries", "size")]
-    rows = [_row(size) for size in table[:_ROWS]]
+    rows = [_row(size) for size in table[:_MAX_ROWS]]
     more = len(table) - len(rows)
     return join(
         element("h3", "Sizes, for one client"),

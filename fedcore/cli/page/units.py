@@ -2,6 +2,7 @@
 
 
 def seconds(value: float) -> str:
+    """A time in µs, ms or s; a dash for none."""
     if value <= 0:
         return "–"
     if value < 0.001:
@@ -19,6 +20,7 @@ def data_size(size_bytes: int) -> str:
 
 
 def bits(value: int | None) -> str:
+    """A number of bits; `?` if it is not known."""
     if value is None:
         return "?"
     for unit, size in (("Gibit", 2**30), ("Mibit", 2**20), ("Kibit", 2**10)):
