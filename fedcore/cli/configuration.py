@@ -34,7 +34,7 @@ RUN_CONTROL = frozenset({"run.seed", "run.rounds", "run.checkpoint_every", "run.
 Configuration = dict[str, Any]
 
 MAX_CONFIGURATION_BYTES = 2**20
-_LARGEST = 2**63 - 1
+_LARGEST = 2**63 - 1  # of a whole number
 
 
 def read_configuration(path: Path) -> Configuration:
@@ -43,7 +43,6 @@ def read_configuration(path: Path) -> Configuration:
     Raises:
         FedcoreError: it is no TOML, or lacks what a training needs; the message names it.
     """
-
     try:
         configuration = tomllib.loads(read_text(path, MAX_CONFIGURATION_BYTES))
         check_configuration(configuration, str(path))
@@ -80,7 +79,7 @@ def check_configuration(configuration: Configuration, file_name: str) -> None:
 
 
 def _values(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) for each value in tables and lists."""
+    """(dotted key, value) for each value in tables and lists; an element of a list has the key of the list."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _values(inner, f"{key}.{name}" if key else name)
@@ -92,23 +91,23 @@ def _values(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def sweep(configuration: Configuration, options: Sequence[str]) -> Iterator[tuple[dict[str, Any], Configuration]]:
-    """Each combination of the values of `--set KEY=VALUE,VALUE,…`, and the tables with it.
+    """(values by dotted key, tables with them) for each combination of the values of `--set KEY=VALUE,VALUE,…`.
 
     Raises:
         click.BadParameter: an option has no such form, names a key that the file has not, or a value of another kind.
     """
     keys, lists = [], []
     for option in options:
-        key, text, old_value = read_option(configuration, option)
+        key, text, current = read_option(configuration, option)
         keys.append(key)
-        lists.append([read_value(key, part, old_value) for part in parts_of(text)])
+        lists.append([read_value(key, part, current) for part in parts_of(text)])
     for values in itertools.product(*lists):
         sets = dict(zip(keys, values, strict=True))
         yield sets, changed_by(configuration, sets)
 
 
 def read_option(configuration: Configuration, option: str) -> tuple[str, str, Any]:
-    """The key and the text of `--set KEY=TEXT`, and the value that the key has.
+    """(key, text, current value of the key) of `--set KEY=TEXT`.
 
     Raises:
         click.BadParameter: it has no such form, or names a key that the file has not.
@@ -154,6 +153,7 @@ def _value_at(configuration: Configuration, key: str) -> Any:
 
 
 def _keys(tables: Configuration, prefix: str = "") -> Iterator[str]:
+    """The dotted keys of all values in tables; `prefix` is the key of the tables themselves."""
     for name, value in tables.items():
         path = f"{prefix}.{name}" if prefix else name
         if isinstance(value, dict):
@@ -167,11 +167,13 @@ def parts_of(text: str) -> list[str]:
     return re.findall(r"""(?:\[[^\]]*\]|\{[^}]*\}|"[^"]*"|'[^']*'|[^,])+""", text) or [""]
 
 
-def read_value(key: str, text: str, before: Any) -> Any:
-    """A value of TOML, or a text without quotes.
+def read_value(key: str, text: str, current: Any) -> Any:
+    """The value of a text from the command line: a value of TOML, or a text without quotes.
 
+    Args:
+        current: the value that the setting has; None for one that the file leaves out.
     Raises:
-        click.BadParameter: it is of another kind than the value before.
+        click.BadParameter: the value is of another kind than the current one.
     """
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -181,10 +183,10 @@ def read_value(key: str, text: str, before: Any) -> Any:
         value = text.strip()
     except ValueError as error:  # a number with too many digits
         raise click.BadParameter(f"{key}: {error}", param_hint="--set") from None
-    if isinstance(before, float) and type(value) is int:
+    if isinstance(current, float) and type(value) is int:
         return float(value)
-    if before is not None and type(value) is not type(before):
+    if current is not None and type(value) is not type(current):
         kind = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", list: "a list"}
-        wanted = kind.get(type(before), type(before).__name__)
-        raise click.BadParameter(f"{key} is {wanted}, such as {before!r}, not {brief(text)}", param_hint="--set")
+        wanted = kind.get(type(current), type(current).__name__)
+        raise click.BadParameter(f"{key} is {wanted}, such as {current!r}, not {brief(text)}", param_hint="--set")
     return value

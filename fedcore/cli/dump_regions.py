@@ -21,7 +21,6 @@ def print_regions(
         module: the computation, at any stage.
         sizes: fields of `AssumedClients`.
     """
-
     work.pipeline = pipeline
     with quiet_start():
         from fedcore.runtime.stage_regions import AssumedClients, stage_regions
@@ -43,12 +42,12 @@ def print_regions(
 
 
 def _reason(function: Function) -> str:
+    """Why a stage runs its clients one after another, as the end of a sentence."""
     return f"since {function.attributes['why']}" if function.attributes.get("why") else "as the plan says"
 
 
 def optimize_regions(path: str, pipeline: str, *, after_all: bool, after_change: bool) -> None:
     """Runs stage passes on the regions of a text, and prints them."""
-
     with quiet_start():
         from fedcore.graphs.dataflow.stage_passes import all_stage_passes, get_stage_pass, run_stage_pass
         from fedcore.graphs.dataflow.text_parser import parse_regions

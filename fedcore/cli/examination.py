@@ -4,13 +4,14 @@ import importlib.metadata
 import os
 import platform
 import resource
+from typing import Any
 
 from fedcore import __version__
 from fedcore.cli.loading import quiet_start
 from fedcore.program.optional_packages import is_installed
 
 _PACKAGES = ("tensorflow", "keras", "numpy", "ml_dtypes", "attrs", "lark", "click", "rich", "safetensors")
-_EXTRAS = {
+_EXTRAS = {  # extra -> modules that it installs
     "data": ("sklearn", "matplotlib", "h5py"),
     "ray": ("ray",),
     "docs": ("sphinx", "myst_parser", "furo"),
@@ -75,8 +76,8 @@ def _version(name: str) -> str:
         return "missing"
 
 
-def _tensorflow() -> tuple[list[str], dict, list[str]]:
-
+def _tensorflow() -> tuple[list[str], dict[str, Any], list[str]]:
+    """TensorFlow's devices, its numbers of threads by name, and notes for the user."""
     with quiet_start():
         import keras
         import tensorflow as tf
@@ -98,7 +99,8 @@ def _tensorflow() -> tuple[list[str], dict, list[str]]:
     return devices, threads, notes
 
 
-def _limits() -> dict:
+def _limits() -> dict[str, str]:
+    """The limits of this process by name, with their units."""
 
     def limit(which: int) -> str:
         soft, _ = resource.getrlimit(which)

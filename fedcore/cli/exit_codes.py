@@ -61,14 +61,14 @@ class GuardedGroup(click.Group):
         **extra: Any,
     ) -> Any:
         if standalone_mode:
-            atexit.register(gc.freeze)  # Python's search for cycles at the end takes a second where TensorFlow is
+            atexit.register(gc.freeze)  # with TensorFlow, Python's last search for cycles takes a second
             _open_missing_streams()
         with child_ends_here():
             try:
                 return super().main(
                     args, prog_name, complete_var, standalone_mode=standalone_mode, is_program=standalone_mode, **extra
                 )
-            except OSError as error:  # of a help text, or of click's message
+            except OSError as error:  # from printing a help text or click's own message, outside of `invoke`
                 if not standalone_mode or error.errno not in _REFUSED:
                     raise
                 sys.exit(_report_refusal(error))
@@ -113,7 +113,7 @@ class GuardedGroup(click.Group):
             say(_with_notes("fedcore: stopped by Ctrl-C", interrupt))
             ctx.exit(INTERRUPTED)
         except Exception as error:
-            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:  # the reader has enough, such as `head`
                 _drop_unwritten()
                 ctx.exit(OK)
             if isinstance(error, OSError) and error.errno in _REFUSED:
@@ -172,6 +172,7 @@ def _raise_later(interrupt: type[BaseException]) -> None:
 
 
 def _with_notes(message: str, error: BaseException) -> str:
+    """A message with the notes of an exception (`add_note`) below it."""
     return "\n  ".join([message, *getattr(error, "__notes__", ())])
 
 

@@ -43,10 +43,11 @@ def as_events(modules: Sequence[Module]) -> bytes:
 
 
 def _merge_graphs(module: Module) -> graph_pb2.GraphDef:
+    """One GraphDef with the nodes of each graph of a module in a scope of the graph's name, and all their functions."""
     if not module.graphs:
         raise FedcoreError(f"the {module.stage} module of @{module.main.name} calls no TensorFlow graph")
     merged = graph_pb2.GraphDef()
-    functions: dict[str, function_pb2.FunctionDef] = {}
+    functions: dict[str, function_pb2.FunctionDef] = {}  # by name; a name is made from the content
     for graph in module.graphs:
         graph_def, _ = named_graph_def(graph, module.blob(graph.digest))
         merged.versions.CopyFrom(graph_def.versions)
@@ -61,4 +62,5 @@ def _merge_graphs(module: Module) -> graph_pb2.GraphDef:
 
 
 def _in_scope(scope: str, tensor: str) -> str:
+    """The name of an input of a node, such as `^node` or `node:1`, whose node is in a scope."""
     return f"^{scope}/{tensor[1:]}" if tensor.startswith("^") else f"{scope}/{tensor}"

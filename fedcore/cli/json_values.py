@@ -30,6 +30,7 @@ def read_argument(text: str) -> tuple[str | None, Any]:
 
 
 def _json(text: str, label: str) -> Any:
+    """The value of a JSON text; `label` names the text in an error: itself, or its file."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -39,6 +40,7 @@ def _json(text: str, label: str) -> Any:
 
 
 def _file(path: str) -> Any:
+    """The value in a file: arrays of .npy and .npz, else JSON; `-` is stdin."""
     try:
         if path.endswith((".npy", ".npz")):
             return _arrays(path)
@@ -74,22 +76,25 @@ def _arrays(path: str) -> np.ndarray | dict[str, np.ndarray]:
 def bind_arguments(arguments: list[tuple[str | None, Any]], parameters: Sequence) -> list:
     """The values in the order of the parameters. Values without a name go to the parameters that no name is given for.
 
+    Args:
+        arguments: (name or None, value), as of `read_argument`.
+        parameters: those of a module's main function.
     Raises:
         click.BadParameter: too few, too many, or a name that is unknown or given twice; the message lists the
             parameters with their types.
     """
     named = {name: value for name, value in arguments if name is not None}
+    names = [name for name, _ in arguments if name is not None]
     positional = iter([value for name, value in arguments if name is None])
     signature = ", ".join(f"{p.name}: {p.type}" for p in parameters) or "none"
-    names = [name for name, _ in arguments if name is not None]
     unknown, twice = set(names) - {p.name for p in parameters}, {name for name in names if names.count(name) > 1}
     if unknown or twice or len(arguments) != len(parameters):
-        what = f"{len(arguments)} are given"
+        problem = f"{len(arguments)} are given"
         if unknown:
-            what = f"there is no {', '.join(sorted(unknown))}"
+            problem = f"there is no {', '.join(sorted(unknown))}"
         elif twice:
-            what = f"{', '.join(sorted(twice))} is given twice"
-        raise click.BadParameter(f"{what}; the parameters are {signature}", param_hint="--arg")
+            problem = f"{', '.join(sorted(twice))} is given twice"
+        raise click.BadParameter(f"{problem}; the parameters are {signature}", param_hint="--arg")
     return [named[p.name] if p.name in named else next(positional) for p in parameters]
 
 

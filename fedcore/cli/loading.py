@@ -59,7 +59,6 @@ def with_target(pipeline: str, machine: str | None) -> str:
     Raises:
         click.BadParameter: there is no such target, or the pipeline is not understood.
     """
-
     if machine is None:
         return pipeline
     try:
@@ -76,7 +75,6 @@ def parsed_pipeline(text: str) -> list[tuple[Pass, dict]]:
     Raises:
         click.BadParameter: a pass or an option is unknown.
     """
-
     try:
         return parse_pipeline(text)
     except FedcoreError as error:
@@ -94,7 +92,6 @@ def read_module(path: str, work: Work, *, trusted: bool = False) -> Module:
     Raises:
         FedcoreError: the file is wrong; the message shows each wrong line with a caret.
     """
-
     label = "<stdin>" if path == "-" else path
     with click.open_file(path, "rb") as file:
         regular = path != "-" and os.path.isfile(path)
@@ -140,13 +137,18 @@ def read_target(target: str, work: Work, *, trusted: bool = False) -> Module:
 
 
 def _with_lines(path: str, text: str, message: str) -> str:
-    """The verifier's message with the line and column of each problem, and the source line."""
-    lines = _lines_of_bindings(text)
-    title, *problems = re.split(r"\n  (?=@|graph @|it holds)", message)
+    """The verifier's message with the line and column of each problem, and the source line.
+
+    Args:
+        path: of the file, in front of each problem.
+        text: the module's text; empty for a bundle.
+    """
+    places = _places_of_bindings(text)
+    title, *problems = re.split(r"\n  (?=@|graph @|it holds)", message)  # a problem may go on over further lines
     out = [f"{path}: {title.rstrip(':')}"]
     for problem in problems:
         about = re.match(r"@(?P<function>.*?): %(?P<binding>.*?)(?: \(.*?:\d+\))?(?=:| is bound)", problem)
-        place = lines.get((about["function"], about["binding"])) if about else None
+        place = places.get((about["function"], about["binding"])) if about else None
         if place is None:
             out.append(f"{path}: {problem}")
             continue
@@ -156,8 +158,11 @@ def _with_lines(path: str, text: str, message: str) -> str:
     return "\n".join(out)
 
 
-def _lines_of_bindings(text: str) -> dict[tuple[str, str], tuple[int, int, str]]:
-    """(function, binding) -> line, column and source. The printer's text has one operation on each line."""
+def _places_of_bindings(text: str) -> dict[tuple[str, str], tuple[int, int, str]]:
+    """(function, binding) -> (line number, column of the operation, line), if an operation stands on each line.
+
+    That is so in the printer's text; in other texts a binding may be missing.
+    """
     places: dict[tuple[str, str], tuple[int, int, str]] = {}
     function = ""
     for number, line in enumerate(text.split("\n"), 1):
@@ -199,7 +204,7 @@ def _result_of(value: Any, name: str) -> Any:
     """The value that a function without arguments returns; any other value as it is."""
     if not inspect.isfunction(value) or any(p.default is p.empty for p in inspect.signature(value).parameters.values()):
         return value
-    with _own_errors(name), quiet_start():
+    with _errors_of_user_code(name), quiet_start():
         return value()
 
 
@@ -219,9 +224,9 @@ def computations_of(module_name: str) -> dict:
 
 def _computations(module_name: str) -> str:
     """The end of an error's message: the computations that an imported module has."""
-    names = vars(sys.modules[module_name]).items()
-    there = [name for name, v in names if hasattr(v, "to_module") and not isinstance(v, type)]
-    return f"its computations: {', '.join(there)}" if there else "it has no computations"
+    members = vars(sys.modules[module_name]).items()
+    names = [name for name, v in members if hasattr(v, "to_module") and not isinstance(v, type)]
+    return f"its computations: {', '.join(names)}" if names else "it has no computations"
 
 
 def import_extensions(names: Sequence[str], work: Work) -> None:
@@ -248,17 +253,17 @@ def import_extension(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
         raise click.BadParameter(f"{name!r} is no name of a Python module, such as my_module or package.my_module")
     sys.path.insert(0, os.getcwd())
-    with _own_errors(f"importing {name}"), quiet_start():
+    with _errors_of_user_code(f"importing {name}"), quiet_start():
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
-            if error.name != name.split(".")[0]:
+            if error.name != name.split(".")[0]:  # the module is there, and imports one that is not
                 raise
             raise click.BadParameter(f"no module {name!r} in the current directory or installed") from None
 
 
 @contextlib.contextmanager
-def _own_errors(what: str) -> Iterator[None]:
+def _errors_of_user_code(what: str) -> Iterator[None]:
     """Converts an error of the user's code in the `with` block to a FedcoreError with the line of that code.
 
     Args:
@@ -269,14 +274,14 @@ def _own_errors(what: str) -> Iterator[None]:
     except click.BadParameter:
         raise
     except (Exception, SystemExit) as error:
-        own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(os.getcwd() + os.sep)]
-        line = f"at {os.path.relpath(own[-1].filename)}:{own[-1].lineno}" if own else ""
-        at = f"\n  {line}: {own[-1].line}" if own and line not in str(error) else ""
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(os.getcwd() + os.sep)]
+        line = f"at {os.path.relpath(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+        at = f"\n  {line}: {frames[-1].line}" if frames and line not in str(error) else ""
         raise FedcoreError(f"{what} fails: {type(error).__name__}: {error}{at}") from error
 
 
-# Lines on stderr in which absl and TensorFlow report information, or that there is no GPU.
-_STARTING = re.compile(rb"WARNING: All log messages before absl|I\d{4} [\d:]+|\S+ [\d:.]+: I tensorflow/|E.*cuInit")
+# The beginnings of lines on stderr in which absl and TensorFlow report information, or that there is no GPU.
+_INFORMATION = re.compile(rb"WARNING: All log messages before absl|I\d{4} [\d:]+|\S+ [\d:.]+: I tensorflow/|E.*cuInit")
 
 
 @contextlib.contextmanager
@@ -300,5 +305,5 @@ def quiet_start() -> Iterator[None]:
             os.close(stderr_copy)
             buffer.seek(0)
             for line in buffer:
-                if not _STARTING.match(line):
+                if not _INFORMATION.match(line):
                     os.write(2, line)

@@ -24,12 +24,14 @@ def named_graph_def(graph: Graph, data: bytes) -> tuple[graph_pb2.GraphDef, dict
     arguments.sort(key=lambda name: int(name[3:]) if name[3:].isdigit() else len(arguments))  # the seed is last
     leaf_names = dict(zip(arguments, argument_names(graph, len(arguments)), strict=False))
     sources: dict[tuple[str, str], NodeSource] = {}
+    # (name of the library function, nodes, names of parameters)
     bodies: list[tuple[str, Iterable[node_def_pb2.NodeDef], list[str]]] = [("", graph_def.node, [])]
     for each in graph_def.library.function:
         bodies.append((each.signature.name, each.node_def, [a.name for a in each.signature.input_arg]))
     display_names: dict[str, dict[str, str]] = {}  # of each function, by canonical name
     for function, nodes, inputs in bodies:
-        renamed = [n.name for n in nodes if function or not n.name.startswith("ret")]  # results keep their names
+        # Results of the graph keep their names, `ret…`, by which they are known.
+        renamed = [n.name for n in nodes if function or not n.name.startswith("ret")]
         user_names = {name: s.name for name in renamed if (s := graph.sources.get((function, name))) is not None}
         display_names[function] = _distinct_names(nodes, user_names | ({} if function else leaf_names), inputs)
         _rename(nodes, display_names[function])
@@ -46,7 +48,7 @@ def named_graph_def(graph: Graph, data: bytes) -> tuple[graph_pb2.GraphDef, dict
 def _distinct_names(
     nodes: Iterable[node_def_pb2.NodeDef], user_names: Mapping[str, str], inputs: Iterable[str]
 ) -> dict[str, str]:
-    """Canonical name -> display name: that of the user's code, else the canonical one; numbered where it repeats.
+    """Canonical name -> display name: the name in the user's code, else the canonical one; numbered where it repeats.
 
     Args:
         user_names: canonical name -> name in the user's code.
@@ -66,6 +68,11 @@ def _distinct_names(
 
 
 def _rename(nodes: Iterable[node_def_pb2.NodeDef], names: Mapping[str, str]) -> None:
+    """Gives nodes and their inputs other names, in place.
+
+    Args:
+        names: canonical name -> display name.
+    """
     for node in nodes:
         node.name = names[node.name]
         node.input[:] = [_rename_tensor(tensor, names) for tensor in node.input]

@@ -58,10 +58,12 @@ def changes_since(origin: dict[str, Any], program: Path) -> list[str]:
 
 
 def _short(digest: str | None) -> str:
+    """A digest for a line of text; None is that of a missing file."""
     return "no file" if digest is None else f"sha256:{digest[:12]}…"
 
 
 def _file(path: Path) -> dict[str, str | None]:
+    """{file, sha256} of a file; the digest is None if it cannot be read."""
     try:  # a directory of runs may be from elsewhere, and name any path
         digest = hashlib.sha256(read_regular_file(path, _MAX_FILE_BYTES)).hexdigest()
     except (OSError, InvalidValue, ValueError):

@@ -69,7 +69,6 @@ def load_project(file: Path, configuration: Configuration, *, trains: bool = Tru
         FedcoreError: the file lacks a function, has one that nothing calls, a function names a table that the
             configuration has not, or it raises.
     """
-
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     with quiet_start():
         from fedcore import context
@@ -98,12 +97,16 @@ def _seed_python(seed: int) -> None:
 
     TensorFlow's own seed stays: with it the shuffles of real data sets would have one order in all rounds.
     """
-
     random.seed(seed)
     np.random.seed(seed % 2**32)
 
 
 def _options(module: ModuleType, file: Path, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `fc.learning.programs.train` that functions of the file return, by name.
+
+    Args:
+        arguments: the values that the functions may take as parameters, by name.
+    """
     options: dict[str, Any] = {}
     for name, option in OPTIONS.items():
         if hasattr(module, name):
@@ -116,12 +119,12 @@ def _options(module: ModuleType, file: Path, arguments: dict[str, Any]) -> dict[
 def _check_all_are_called(module: ModuleType, file: Path) -> None:
     """Raises a FedcoreError that names a function of the file that nothing calls, such as one with a misspelt name."""
     tree = ast.parse(file.read_bytes())
-    read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    read_names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     exported = getattr(module, "__all__", ())
     for node in tree.body:
         if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.name.startswith("_"):
             continue
-        if node.name in (*FUNCTIONS, *exported) or node.name in read:
+        if node.name in (*FUNCTIONS, *exported) or node.name in read_names:
             continue
         nearest = difflib.get_close_matches(node.name, FUNCTIONS, n=1)
         raise FedcoreError(
@@ -150,7 +153,11 @@ def import_program(file: Path) -> ModuleType:
 
 
 def call_function(module: ModuleType, file: Path, name: str, arguments: dict[str, Any]) -> Any:
-    """The result of a function, with those of the given values that it names as parameters."""
+    """The result of a function of a project's file, called with those of the arguments that it names as parameters.
+
+    Raises:
+        FedcoreError: the file has no such function, it takes another argument, or it raises.
+    """
     function = getattr(module, name, None)
     if function is None:
         raise FedcoreError(f"{file} has no function {name}; fedcore new writes a project that has it")
@@ -181,11 +188,11 @@ def _translate_errors(file: Path, what: str, *, only_own: bool = False) -> Itera
     except (FedcoreError, click.ClickException):
         raise
     except (Exception, SystemExit) as error:
-        own = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == file.resolve()]
-        is_told = own and f"{file.name}:{own[-1].lineno}" in str(error)
-        at = f"\n  at {file}:{own[-1].lineno}: {own[-1].line}" if own and not is_told else ""
-        if only_own and not own:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == file.resolve()]
+        if only_own and not frames:
             raise
+        is_told = frames and f"{file.name}:{frames[-1].lineno}" in str(error)
+        at = f"\n  at {file}:{frames[-1].lineno}: {frames[-1].line}" if frames and not is_told else ""
         raise FedcoreError(f"{what} fails: {type(error).__name__}: {error}{at}") from error
 
 
@@ -222,8 +229,7 @@ def run_training(directory: Path, file: Path, project: Project, configuration: C
 
 
 def _client_states(directory: Path, setting: str) -> Any:
-    """The store that a configuration names."""
-
+    """The store of `run.client_states`: `memory`, or the path of an SQLite file from the directory of the run."""
     return MemoryClientStates() if setting == "memory" else SQLiteClientStates(directory / setting)
 
 

@@ -61,7 +61,6 @@ class Computation:
         Raises:
             FedcoreError: the recorded plan is not valid.
         """
-
         if self.plan is None:
             return None
         try:
@@ -73,6 +72,12 @@ class Computation:
 
 @attrs.frozen
 class Recorded:
+    """The recordings in a directory.
+
+    Args:
+        timelines: files that Perfetto opens.
+    """
+
     directory: Path
     computations: list[Computation]
     calls: list[CallRecord]
@@ -89,7 +94,6 @@ class Recorded:
 
     def sizes(self) -> list[dict]:
         """The sizes of the parts of each computation's plan, for one client."""
-
         plans = [(computation, computation.parse_plan()) for computation in self.computations]
         return [
             {
@@ -122,7 +126,15 @@ def read_recorded(directory: Path) -> Recorded:
     return Recorded(directory, computations, calls, sorted(directory.glob("timeline-*.json")))
 
 
-def _computation(digests: tuple[str, str], source: tuple, calls: list[CallRecord]) -> Computation:
+def _computation(
+    digests: tuple[str, str], source: tuple[ModuleRecord | None, Path | None], calls: list[CallRecord]
+) -> Computation:
+    """A recorded computation.
+
+    Args:
+        digests: of the traced program, and of the plan.
+        source: the record of its passes and the record's file; None if there is none.
+    """
     module, file = source
     if module is None:  # run by a runtime that does not compile, or not compiled because of an error
         return Computation(calls[0].name, *digests, [], {}, calls)

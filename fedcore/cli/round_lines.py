@@ -45,7 +45,6 @@ class RoundLine:
 @contextlib.contextmanager
 def round_lines(rounds: int) -> Iterator[Callable[[RoundLine], None]]:
     """Gives the function that prints a round's line."""
-
     if not (sys.stdout.isatty() and has_colours(sys.stdout)):
         click.echo(_HEAD)
         yield lambda line: click.echo(line.format(rounds))

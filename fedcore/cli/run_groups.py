@@ -19,13 +19,13 @@ def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:
     differing = [key for key in keys if len({repr(values.get(key)) for values in settings}) > 1]
     words = [key.split(".")[-1] for key in differing]
     names = {key: word if words.count(word) == 1 else key for key, word in zip(differing, words, strict=True)}
-    by_values: dict[str, list[Run]] = {}
+    by_values: dict[str, list[Run]] = {}  # text of the settings -> runs that have them
     for run, values in zip(runs, settings, strict=True):
         key = ", ".join(f"{name}={_text(values[key])}" for key, name in names.items() if key in values)
         by_values.setdefault(key, []).append(run)
     groups: dict[str, list[Run]] = {}
     for text, group in by_values.items():
-        name = group[0].directory.name
+        name = group[0].directory.name  # for runs that no setting tells apart, and where two labels are equal
         label = text or (name if len(group) == 1 else f"{len(group)} runs")
         label = label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…"
         groups[label if label not in groups else name] = group

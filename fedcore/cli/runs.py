@@ -86,7 +86,6 @@ class Run:
         return History(*_timed(self.directory, self.rows)) if is_timed else History(self.rows)
 
     def as_json(self, target: Target | None = None) -> dict[str, Any]:
-
         summary = {
             "directory": str(self.directory),
             "rounds": self.rounds_done,
@@ -183,7 +182,6 @@ def _rows(directory: Path) -> list[dict[str, Any]]:
 
 def _timed(directory: Path, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[float]]:
     """The rows that the newest checkpoint has, and the seconds of each."""
-
     checkpoints = directory / CHECKPOINTS
     check_inside(checkpoints, directory)
     manager = FileProgramStateManager(checkpoints) if checkpoints.is_dir() else None

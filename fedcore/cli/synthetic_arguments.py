@@ -54,7 +54,7 @@ def argument_lists(main: Function, run: Callable[[list], object]) -> list[list]:
     Integers are 0 to 8, or 0 and 1 if the program refuses others, as labels of two classes.
 
     Args:
-        run: raises FedcoreError where the program has no result.
+        run: calls the program; raises FedcoreError where it has no result, as for no clients.
     Raises:
         FedcoreError: it has none for 3 clients.
     """
@@ -75,6 +75,7 @@ def argument_lists(main: Function, run: Callable[[list], object]) -> list[list]:
 
 
 def _struct(type_: StructType, parts: list) -> dict | tuple:
+    """The parts as a dict if all have names, else as a tuple."""
     if parts and None not in type_.names:
         return dict(zip(type_.names, parts, strict=True))
     return tuple(parts)
@@ -86,6 +87,7 @@ def _sequence(type_: SequenceType, sizes: Sizes, rng: np.random.Generator) -> Cl
     count = sizes.steps * (sizes.rows if batched else 1)
 
     def columns(element: Type) -> Any:
+        """The structure of the element, with an array of `count` rows for each tensor."""
         if isinstance(element, StructType):
             return _struct(element, [columns(t) for t in element.types])
         if not isinstance(element, TensorType) or element.shape is None:
@@ -98,6 +100,7 @@ def _sequence(type_: SequenceType, sizes: Sizes, rng: np.random.Generator) -> Cl
 
 
 def _array(type_: TensorType, shape: list[int], sizes: Sizes, rng: np.random.Generator) -> np.ndarray:
+    """An array of the type's dtype: see `synthetic_argument`."""
     if type_.dtype.name == "str":
         return np.full(shape, b"", object)
     if type_.dtype.is_inexact:

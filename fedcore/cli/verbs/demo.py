@@ -76,13 +76,17 @@ def demo(rounds: int, out: Path, seed: int) -> None:
 
 
 def _quiet_tensorflow() -> contextlib.AbstractContextManager:
-
+    """A `with` block in which TensorFlow starts as Keras' backend, without its information lines."""
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     return quiet_start()
 
 
 class _Training:
-    """The data, the learning process, and the accuracies so far."""
+    """The data, the learning process, and the accuracies so far.
+
+    Attributes:
+        clients, tests: (round, accuracy) of the round's clients while they train; of the global model on test data.
+    """
 
     def __init__(self, seed: int) -> None:
         import keras
@@ -123,25 +127,25 @@ class _Training:
 
         state = self.process.initialize()
         self.tests.append((0, self._test_accuracy(state)))
-        tested = {round(rounds * i / EVALUATIONS) for i in range(1, EVALUATIONS + 1)}
+        tested_rounds = {round(rounds * i / EVALUATIONS) for i in range(1, EVALUATIONS + 1)}
         for number in range(1, rounds + 1):
             cohort = self.sample(number, CLIENTS_PER_ROUND)
             state, metrics = self.process.next(state, [self.train.create_tf_dataset_for_client(c) for c in cohort])
             train, report = metrics["client_work"]["train"], _report()
             self.clients.append((number, float(train["accuracy"])))
-            if number in tested:
+            if number in tested_rounds:
                 self.tests.append((number, self._test_accuracy(state)))
             yield RoundLine(
                 number=number,
                 loss=float(train["loss"]),
                 accuracy=float(train["accuracy"]),
-                test_accuracy=self.tests[-1][1] if number in tested else None,
+                test_accuracy=self.tests[-1][1] if number in tested_rounds else None,
                 clients_per_s=report.clients / report.seconds,
                 bits=report.broadcast_bits + report.aggregate_bits,
             )
 
     def _test_accuracy(self, state: Any) -> float:
-
+        """The accuracy of the global model on the central test data."""
         self.process.get_model_weights(state).assign_weights_to(self.central)
         predicted = np.argmax(self.central(self.test_pixels), axis=1)
         return float(np.mean(predicted == self.test_labels))

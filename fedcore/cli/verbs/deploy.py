@@ -30,7 +30,6 @@ def try_(directory: Path, rounds: int) -> None:
     files are in a folder `.trial` of DIRECTORY, which is removed at the end, and all processes end. Nothing starts if
     `fedcore site check` finds something wrong at a site; an error shows the last lines that the sites have printed.
     """
-
     with quiet_start(), engine_installed():
         from fedcore.deployment.trial import trial
 

@@ -40,7 +40,6 @@ def diff(
       fedcore diff before.fed after.fed
       fedcore diff my_module:next_round round.fed --stage planned
     """
-
     for name in extensions:
         import_extension(name)
     left, right = (_module(path, stage, trusted) for path in (a, b))
@@ -62,7 +61,6 @@ def _module(path: str, stage: str | None, trusted: bool) -> Module:
         click.BadParameter: the module is at a later stage.
         FedcoreError: the file is wrong.
     """
-
     module = read_target(path, Work(), trusted=trusted)
     stages = ("traced", "lowered", "planned")
     if stage is None or module.stage == stage:
@@ -80,7 +78,6 @@ def _show(result: Comparison, a: str, b: str) -> None:
     Args:
         a, b: the names of the two modules, as on the command line.
     """
-
     if result.equal:
         click.echo("equal" + ("" if result.same_text else ", up to names"))
         return
@@ -94,7 +91,6 @@ def _show(result: Comparison, a: str, b: str) -> None:
     for title in (a, b):
         table.add_column(title, ratio=1, overflow="fold")
     for kind, left, right in result.rows():
-        style = {"same": "", "gap": "bright_black"}.get(kind)
-        cells = (Text(left, style=style or "red"), Text(right, style=style or "green"))
-        table.add_row(*(cells if style is None else (Text(left, style=style), Text(right, style=style))))
+        left_style, right_style = {"same": ("", ""), "gap": ("bright_black",) * 2}.get(kind, ("red", "green"))
+        table.add_row(Text(left, style=left_style), Text(right, style=right_style))
     Console(file=sys.stdout).print(table)

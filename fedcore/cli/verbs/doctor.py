@@ -17,7 +17,6 @@ def doctor(format_: str) -> None:
       fedcore doctor
       fedcore doctor --format json
     """
-
     sections = examine()
     if format_ == "json":
         click.echo(json.dumps(sections, indent=2))

@@ -141,8 +141,11 @@ def dump(
 
 
 def _stages(work: Work, module: Module, pipeline: str, stages: Sequence[str]) -> Iterator[Module]:
-    """Yields the wanted stages that the module has or can still be compiled to."""
+    """Yields the module at each of the stages; of several stages, those before its own are left out.
 
+    Raises:
+        click.BadParameter: the pipeline does not lead to the only stage.
+    """
     pipelines = {"traced": "", "lowered": LOWERING, "planned": pipeline}
     for stage in stages[STAGES.index(module.stage) :] if len(stages) > 1 else stages:
         if stage == module.stage:
@@ -157,7 +160,11 @@ def _stages(work: Work, module: Module, pipeline: str, stages: Sequence[str]) ->
 
 
 def _after(work: Work, module: Module, pipeline: str, name: str) -> Module:
+    """The module after the first pass of this name in the pipeline.
 
+    Raises:
+        click.BadParameter: the pipeline has no such pass.
+    """
     if name not in [pass_.name for pass_, _ in parse_pipeline(pipeline)]:
         raise click.BadParameter(f"{name!r} is no pass of {pipeline_with({}, pipeline)}", param_hint="--after")
     work.pipeline = pipeline
@@ -168,7 +175,11 @@ def _after(work: Work, module: Module, pipeline: str, name: str) -> Module:
 def _print(
     modules: Iterable[Module], format_: str, *, with_headings: bool, graphs: bool, operations: int | None
 ) -> None:
+    """Prints modules in a format.
 
+    Args:
+        graphs: whether the first `operations` operations of each graph follow its module, in the format text.
+    """
     if format_ != "text":
         write_bytes(_convert(list(modules), format_))
         return
@@ -182,7 +193,6 @@ def _print(
 
 def _convert(modules: list[Module], format_: str) -> bytes:
     """The bytes of a file of a format other than text and html."""
-
     texts = {"json": as_json, "dot": as_dot, "graphml": as_graphml}
     if format_ in texts:
         return texts[format_](modules).encode()
@@ -197,7 +207,6 @@ def _convert(modules: list[Module], format_: str) -> bytes:
 
 def _print_graphs(module: Module, operations: int | None) -> None:
     """Prints the first operations of each graph of a module."""
-
     with quiet_start():
         from fedcore.graphs.graphdef.graph_text import MOST_PRINTED, print_graph
 
@@ -208,13 +217,11 @@ def _print_graphs(module: Module, operations: int | None) -> None:
 
 
 def _print_sizes(plan: Module) -> None:
-
     show("\n" + print_sizes(plan))
 
 
 def _print_page(module: Module, pipeline: str, target: str) -> None:
     """Prints an HTML page of all stages and passes, in the form of `fedcore report`."""
-
     passes = run_passes(module, pipeline) if module.stage != "planned" else iter(())
     with quiet_start():
         computation = computation_of(module, ((p.name, result) for p, result in passes))

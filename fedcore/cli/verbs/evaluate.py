@@ -24,7 +24,6 @@ def evaluate(directory: Path, format_: str) -> None:
       fedcore eval runs/001
       fedcore eval runs/001 --format json
     """
-
     run = read_run(directory)
     round_number, metrics = evaluate_checkpoint(directory, load_project(run.program, run.configuration, trains=False))
     if format_ == "json":

@@ -51,7 +51,6 @@ def lint(
       fedcore lint my_module --without client-loop
       fedcore lint --list
     """
-
     for name in extensions:
         import_extension(name)
     if lists_checks:
@@ -82,8 +81,11 @@ def lint(
 
 
 def _modules(target: str, trusted: bool) -> Iterator[tuple[str, Module]]:
-    """Yields the names and modules of a target."""
+    """Yields (name, module): the target itself, or each federated computation of a Python module.
 
+    Raises:
+        click.BadParameter: the Python module has none.
+    """
     if ":" in target or target == "-" or os.path.exists(target):
         yield target, read_target(target, Work(), trusted=trusted)
         return
@@ -97,6 +99,7 @@ def _modules(target: str, trusted: bool) -> Iterator[tuple[str, Module]]:
 
 
 def _as_json(target: str, finding: Finding) -> dict:
+    """A finding as `--format json` prints it; file and line are null if it has no location."""
     location = finding.location
     return {
         "target": target,

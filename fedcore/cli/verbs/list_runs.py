@@ -58,7 +58,6 @@ def list_runs(
       fedcore list runs --target val_accuracy=0.97
       fedcore list runs --format json | jq '.runs[].metrics.val_loss'
     """
-
     target = None if target_text is None else _read_target(target_text)
     if target is not None or path is not None:  # these need TensorFlow, which a list alone does not
         with quiet_start():
@@ -98,7 +97,6 @@ def _read_target(text: str) -> Target:
     Raises:
         click.BadParameter: it has no such form.
     """
-
     metric, _, number = text.rpartition("=")
     try:
         value = float(number)

@@ -12,8 +12,8 @@ from fedcore.whole_files import write_whole
 PROJECT = {name: f"{name}.tmpl" for name in ("train.toml", "model.py", "test_model.py")}
 """The files of a project, and their templates."""
 
-SITES = ("east", "north", "south")
-NETWORK = {
+SITES = ("east", "north", "south")  # of a network's project
+NETWORK = {  # file of a project -> its template
     **{name: f"network/{name}.tmpl" for name in ("server.py", "test_server.py", "project.yml")},
     **{f"sites/{site}/{name}": f"network/site/{name}.tmpl" for site in SITES for name in ("site.toml", "policy.toml")},
 }
@@ -37,7 +37,6 @@ def new(directory: Path, template: str) -> None:
       fedcore new hospital --template network
       cd hospital && fedcore deploy try
     """
-
     files = TEMPLATES[template]
     there = [name for name in files if (directory / name).exists()]
     if there:
@@ -57,7 +56,6 @@ def new(directory: Path, template: str) -> None:
 
 def _patients(seed: int) -> str:
     """A table of 60 made-up patients, whose outcome depends on four measurements."""
-
     draw = random.Random(seed)
     rows = ["age,weight,pressure,glucose,outcome"]
     for _ in range(60):

@@ -89,7 +89,6 @@ def opt(
       fedcore dump my_module:next_round --stage batched > round.region; fedcore opt round.region -p cse,dce
       fedcore opt --list
     """
-
     import_extensions(extensions, work)
     if list_:
         _print_passes()
@@ -122,13 +121,13 @@ def opt(
 
 
 def _format_pass(pass_: "Pass | StagePass", options: dict) -> str:
+    """A pass with its options in the notation of pipelines, such as `plan{vectorize=false}`."""
     texts = {key: str(value).lower() if isinstance(value, bool) else value for key, value in options.items()}
     settings = ",".join(f"{key}={text}" for key, text in texts.items())
     return f"{pass_.name}{{{settings}}}" if settings else pass_.name
 
 
 def _run(pass_: Pass, options: dict, module: Module, verify_each: bool) -> Module:
-
     try:
         with quiet_start():
             return run_pass(pass_, module, options, verify_each=verify_each)
@@ -140,7 +139,10 @@ class _Results:
     """The results of a program, which no pass may change.
 
     Args:
+        module: the program before all passes.
         arguments: as `fedcore run` takes them; if there are none, several lists are generated.
+    Attributes:
+        inputs: lists of arguments, for each of which results are compared.
     """
 
     def __init__(self, module: Module, arguments: tuple[str, ...]) -> None:
@@ -161,23 +163,27 @@ class _Results:
     def count(self) -> int:
         return len(self.inputs)
 
-    def check(self, one: Pass, before: Module, after: Module) -> None:
-        """Raises an error that shows the difference, and the lines that the pass changed."""
+    def check(self, pass_: Pass, before: Module, after: Module) -> None:
+        """Runs the module after a pass for all inputs.
 
+        Raises:
+            InternalError, FedcoreError: a result has changed, by a pass of fedcore's or another. The message shows the
+                difference, and the lines that the pass changed.
+        """
         from fedcore.runtime.reference import ONE_BLOCK
         from fedcore.runtime.same_meaning import change_of_result, folds_clients
 
-        sizes = (ONE_BLOCK, 1, 2) if folds_clients(after) else (ONE_BLOCK,)
+        sizes = (ONE_BLOCK, 1, 2) if folds_clients(after) else (ONE_BLOCK,)  # clients of a block, which merges need
         for inputs, size in itertools.product(self.inputs, sizes):
             with quiet_start(), np.errstate(all="ignore"):
                 problem = change_of_result(self._module, after, inputs, size)
             if problem is not None:
                 lines = "".join(f"\n    {line}" for line in _changed_lines(before, after))
-                text = f"{one} changes the result: {problem}\n  {self._shown}\n  what it changed:{lines}"
-                raise InternalError(text) if one.is_built_in else FedcoreError(text)
+                text = f"{pass_} changes the result: {problem}\n  {self._shown}\n  what it changed:{lines}"
+                raise InternalError(text) if pass_.is_built_in else FedcoreError(text)
 
     def _result(self, module: Module, inputs: list) -> Any:
-
+        """The result of a module by the reference runtime."""
         from fedcore.runtime import Report, reference
 
         with np.errstate(all="ignore"):
@@ -188,7 +194,7 @@ _MAX_CHANGED_LINES = 12
 
 
 def _changed_lines(before: Module, after: Module) -> list[str]:
-
+    """The first lines that differ, those of `before` with `-` and those of `after` with `+` in front."""
     old, new = str(before).split("\n"), str(after).split("\n")
     lines = [line for line in difflib.unified_diff(old, new, n=0, lineterm="") if line[:2] not in ("--", "++", "@@")]
     more = len(lines) - _MAX_CHANGED_LINES
@@ -196,12 +202,10 @@ def _changed_lines(before: Module, after: Module) -> list[str]:
 
 
 def _print_after(name: str, module: Module, *, unchanged: bool) -> None:
-
     show(heading(f"after {name}", module, unchanged=unchanged) + ("" if unchanged else f"{module}\n"), err=True)
 
 
 def _write(module: Module, output: str | None) -> None:
-
     if output is None:
         show(str(module))
     elif output == "-":
@@ -215,7 +219,6 @@ def _write(module: Module, output: str | None) -> None:
 
 def _print_passes() -> None:
     """Prints what `fedcore opt --list` shows: passes of modules, stages and graphs, rewrites, and batching rules."""
-
     with quiet_start():
         from fedcore.graphs.batched.batching_rewrites import BATCHING_REWRITES
         from fedcore.graphs.dataflow.stage_passes import GRAPH_PASSES, all_stage_passes, get_stage_pass
@@ -242,7 +245,6 @@ def _print_passes() -> None:
 
 def _operations_with_rules() -> list[str]:
     """The operations with batching rules; those of extensions with their files and lines."""
-
     with quiet_start():
         import fedcore.graphs.batched.batching_rules  # noqa: F401  registers them
         from fedcore.graphs.batched.batched_value import batching_rules, place_of_rule
@@ -252,4 +254,5 @@ def _operations_with_rules() -> list[str]:
 
 
 def _signature(pass_: "Pass | StagePass") -> str:
+    """A pass with the defaults of its options."""
     return _format_pass(pass_, pass_.options())

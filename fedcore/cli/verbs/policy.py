@@ -98,7 +98,6 @@ def _signature(plan: str) -> bytes | None:
 
 def _read_plan(plan: str) -> Module:
     """The plan of a file, or of a computation that is compiled as for a network."""
-
     if ":" in plan and not Path(plan).exists():
         module = import_computation(plan).to_module("traced")
     else:

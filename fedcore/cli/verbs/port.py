@@ -31,23 +31,25 @@ def port(ctx: click.Context, files: tuple[str, ...], format_: str) -> None:
       fedcore port train.py
       fedcore port *.py --format json
     """
-
     with quiet_start():
-        found = {}
+        edits_by_file = {}
         for file in files:
             try:
-                found[file] = edits(read_text(file, MAX_PROGRAM_BYTES))
+                edits_by_file[file] = edits(read_text(file, MAX_PROGRAM_BYTES))
             except (FedcoreError, OSError, ValueError) as error:
                 raise FedcoreError(f"{file}: {error}") from None
     if format_ == "json":
         click.echo(
-            json.dumps([{"file": file, **attrs.asdict(edit)} for file in found for edit in found[file]], indent=2)
+            json.dumps(
+                [{"file": file, **attrs.asdict(edit)} for file, needed in edits_by_file.items() for edit in needed],
+                indent=2,
+            )
         )
     else:
-        for file in found:
-            for edit in found[file]:
+        for file, needed in edits_by_file.items():
+            for edit in needed:
                 click.echo(f"{file}:{edit.line}: {edit.has}\n  write {edit.write}")
-        if not any(found.values()):
+        if not any(edits_by_file.values()):
             click.echo(f"no line needs an edit in {', '.join(files)}")
-    if any(found.values()):
+    if any(edits_by_file.values()):
         ctx.exit(WRONG_PROGRAM)

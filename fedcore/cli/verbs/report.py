@@ -32,7 +32,6 @@ def report(work: Work, directory: Path, output: Path | None, format_: str) -> No
       fedcore report trace --format json | jq '.calls[].seconds'
       fedcore report trace --format json | jq '.plans[].sizes'
     """
-
     recorded = read_recorded(directory)
     if format_ == "json":
         click.echo(json.dumps({"calls": recorded.figures(), "plans": recorded.sizes()}, indent=2))

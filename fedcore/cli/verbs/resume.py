@@ -26,7 +26,6 @@ def resume(directory: Path, rounds: int | None, runtime_name: str, format_: str)
       fedcore resume runs/001
       fedcore resume runs/001 --rounds 200
     """
-
     run = read_run(directory)
     if rounds is not None:
         changed = {**run.configuration, "run": {**run.configuration["run"], "rounds": rounds}}

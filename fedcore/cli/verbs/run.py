@@ -40,7 +40,6 @@ def run(
       fedcore run round.fed --arg w=@weights.npz --arg xs=@clients.json --seed 7
       echo '[1, 2, 3]' | fedcore run total.fed --arg @-
     """
-
     import_extensions(extensions, work)
     module = read_target(target, work, trusted=trusted)
     for graph in module.graphs:

@@ -31,7 +31,6 @@ def show_run(directory: Path, format_: str) -> None:
       fedcore show runs/001
       fedcore show runs/001 --format json | jq .checkpoints
     """
-
     run = read_run(directory)
     summary = {**run.as_json(), "program": str(run.program), "config": run.configuration, **_checkpoints(directory)}
     summary["origin"] = run.origin
@@ -39,10 +38,10 @@ def show_run(directory: Path, format_: str) -> None:
         click.echo(json.dumps(as_json(summary), indent=2))
         return
     click.echo(f"{directory}: {run.rounds_done} of {run.rounds} rounds, {run.state}")
-    tables = {name: value for name, value in run.configuration.items() if isinstance(value, dict)}
     _print("metrics", {name: value for name, value in run.newest.items() if not isinstance(value, str)})
-    for name, table in tables.items():
-        _print(name, table)
+    for name, table in run.configuration.items():
+        if isinstance(table, dict):
+            _print(name, table)
     _print("written with", summary["surroundings"])
     if run.origin:
         _print_origin(run)
@@ -52,7 +51,7 @@ def show_run(directory: Path, format_: str) -> None:
 
 
 def _print_origin(run: Run) -> None:
-
+    """Prints the files, the commit and the command of a run, and what has changed since."""
     origin = run.origin
     files = {part["file"]: f"sha256:{part['sha256']}" for part in (origin["configuration"], origin["program"])}
     _print("made of", {**files, "commit": origin["commit"] or "none"})
@@ -63,6 +62,7 @@ def _print_origin(run: Run) -> None:
 
 
 def _print(title: str, values: dict[str, Any]) -> None:
+    """Prints a title and, below it, a line for each value."""
     click.echo(click.style(title, bold=True))
     width = max(map(len, values), default=0)
     for name, value in values.items():
@@ -71,8 +71,10 @@ def _print(title: str, values: dict[str, Any]) -> None:
 
 
 def _checkpoints(directory: Path) -> dict[str, Any]:
-    """The checkpoints with what is wrong with them, and what the newest whole one was written with."""
+    """The checkpoints of a training, and the versions and settings (`surroundings`) that wrote the newest whole one.
 
+    Types: {checkpoints: [{round, bytes, state}, …]; surroundings: {name: text}}; the state is `whole`, or the damage.
+    """
     if not (directory / CHECKPOINTS).is_dir():
         return {"checkpoints": [], "surroundings": {}}
     check_inside(directory / CHECKPOINTS, directory)

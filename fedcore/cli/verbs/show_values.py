@@ -35,7 +35,6 @@ def show_values(
       fedcore show-values trace --client 3 --name gradient
       fedcore show-values trace --step 0 --format json
     """
-
     calls = [c for c in read_recorded(directory).calls if call in (None, c.number)]
     values = [
         value

@@ -56,7 +56,6 @@ def run(file: Path, while_open: bool) -> None:
     docs/deployment.md has all settings. A site of which `fedcore site check` finds something wrong does not start,
     whether its server is there or not. What the site accepts, refuses, and fails at is printed, as in its log.
     """
-
     with quiet_start():
         from fedcore.deployment.site import open_site
         from fedcore.deployment.site_check import check_site, has_passed
@@ -101,7 +100,6 @@ def check(ctx: click.Context, file: Path, element: str | None, format_: str) -> 
       fedcore site check site.toml
       fedcore site check site.toml --element "<x=float32[?,4],y=int32[?]>"
     """
-
     with quiet_start():
         from fedcore.deployment.site_check import as_json, check_site, has_passed
         from fedcore.deployment.site_settings import read_settings
@@ -118,8 +116,11 @@ def check(ctx: click.Context, file: Path, element: str | None, format_: str) -> 
 
 
 def _network(settings: "SiteSettings") -> "tuple[str, Callable[..., AbstractContextManager]]":
-    """The name of a site, and the context in which a function answers the requests of its network."""
+    """The name of a site, and the `serving` of its network: socket or kit.
 
+    `serving(answer, tell)` is a context in which `answer` is called for each request; it gives the `ending`, for which
+    the site waits.
+    """
     from fedcore.deployment import site_socket
 
     if settings.socket is not None:
@@ -142,7 +143,6 @@ def log(file: Path, format_: str) -> None:
     Examples:
       fedcore site log site.log
     """
-
     lines = [*SiteLog(file)]
     if format_ == "json":
         click.echo(json.dumps(lines, indent=2))
@@ -181,12 +181,12 @@ def _print_for_owner(line: dict) -> None:
 
 
 def _text_of(line: dict) -> str:
-    """A line of a log for its owner."""
-
+    """An entry of a log as one printable line."""
     return printable(_format_line(line)).replace("\n", " ")
 
 
 def _format_line(line: dict) -> str:
+    """An entry of a log by its kind, `what`; an entry may lack fields, as in the log of another version."""
     start = f"{line.get('time')}  {line.get('what')!s:<8} plan {str(line.get('plan', ''))[:12]}"
     match line.get("what"):
         case "ran":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 STUDY = "optuna.sqlite3"
-_RANGE = re.compile(r"(log:)?([^.:]*(?:\.\d+)?[^.:]*)\.\.(.+)")
+_RANGE = re.compile(r"(log:)?([^.:]*(?:\.\d+)?[^.:]*)\.\.(.+)")  # log: LOW .. HIGH; a point of LOW has digits behind it
 Suggestion = Callable[["optuna.Trial"], Any]
 """Gives the value of a setting in a trial."""
 
@@ -66,12 +66,11 @@ def sweep(
       fedcore sweep train.toml --set optimizer.name=SGD,Adam --trials 50 --sampler RandomSampler --pruner NopPruner
       fedcore list --plot curves.png
     """
-
     configuration = read_configuration(file)
     suggestions = dict(_suggestion(configuration, option) for option in options)
     study = _study(out, metric, sampler, pruner, configuration["run"].get("seed"))
     runs: list[Run] = []
-    objective = partial(_run_trial, file, configuration, suggestions, metric, out, (format_, runtime_name), runs)
+    objective = partial(_run_trial, file, configuration, suggestions, metric, out, format_, runtime_name, runs)
     study.optimize(objective, n_trials=max(0, trials - _finished(study)))
     if format_ == "json":
         summarize(runs, format_)
@@ -91,19 +90,19 @@ def _run_trial(
     suggestions: dict[str, Suggestion],
     metric: str,
     out: Path,
-    how: tuple[str, str],
+    format_: str,
+    runtime_name: str,
     runs: list[Run],
     trial: "optuna.Trial",
 ) -> float:
     """Trains with the settings of a trial, in a new directory; returns the metric of the last round that has it.
 
     Args:
-        how: the format of the output, and the name of the runtime.
+        suggestions: key of a setting -> function that gives its value in the trial.
         runs: gets the run at its end, also where the training fails.
     """
     from fedcore.learning.programs import OptunaPruning
 
-    format_, runtime_name = how
     sets = {key: suggestion(trial) for key, suggestion in suggestions.items()}
     changed = changed_by(configuration, sets)
     program, options = file.parent / changed["program"], tuple(f"{key}={value}" for key, value in sets.items())
@@ -169,14 +168,20 @@ def _study(out: Path, metric: str, sampler: str, pruner: str, seed: int | None) 
         pruner=_part_of_optuna(optuna.pruners, "pruner", pruner),
         load_if_exists=True,
     )
-    further = None if seed is None else seed + len(study.trials)  # not the suggestions of an earlier call
-    study.sampler = _part_of_optuna(optuna.samplers, "sampler", sampler, seed=further)
+    # Another seed in each call: the sampler would repeat the suggestions of an earlier one.
+    sampler_seed = None if seed is None else seed + len(study.trials)
+    study.sampler = _part_of_optuna(optuna.samplers, "sampler", sampler, seed=sampler_seed)
     return study
 
 
 def _part_of_optuna(module: Any, kind: str, name: str, **options: Any) -> Any:
-    """A sampler or pruner by the name of its class, with those of the options that it takes."""
+    """A sampler or pruner of Optuna by the name of its class, with those of the options that it takes.
 
+    Args:
+        kind: "sampler" or "pruner": the option of the command, and the end of the classes' names.
+    Raises:
+        click.BadParameter: there is no such class, or it needs other arguments.
+    """
     names = [n for n in vars(module) if n.endswith(kind.title()) and not n.startswith("Base")]
     if name not in names:
         raise click.BadParameter(f"optuna has no {name}; it has {', '.join(sorted(names))}", param_hint=f"--{kind}")
@@ -189,4 +194,5 @@ def _part_of_optuna(module: Any, kind: str, name: str, **options: Any) -> Any:
 
 
 def _finished(study: "optuna.Study") -> int:
+    """The number of trials that have ended, pruned and failed ones included."""
     return sum(trial.state.is_finished() for trial in study.trials)

@@ -51,19 +51,18 @@ def train(
       fedcore train train.toml --runtime ray
       tensorboard --logdir runs
     """
-
     configuration = read_configuration(file)
     settings = list(sweep(configuration, options))
     runs = []
     for sets, changed in settings:
-        varied = {key: value for key, value in sets.items() if any(other[key] != value for other, _ in settings)}
         base, program = out or Path("runs"), file.parent / changed["program"]
-        own = out if len(settings) == 1 else None
-        run = _find_run([own] if own else sorted(base.glob("*"), reverse=True), program, changed) if resumes else None
+        directory = out if len(settings) == 1 else None  # else each run gets one in `base`
+        candidates = sorted(base.glob("*"), reverse=True) if directory is None else [directory]
+        run = _find_run(candidates, program, changed) if resumes else None
         if run is None:
-            options = tuple(f"{key}={value}" for key, value in sets.items())
-            origin = origin_of(file, program, options, runtime_name)
-            run = write_run(own or next_directory(base, varied), program, changed, sets, origin)
+            varied = {key: value for key, value in sets.items() if any(other[key] != value for other, _ in settings)}
+            origin = origin_of(file, program, tuple(f"{key}={value}" for key, value in sets.items()), runtime_name)
+            run = write_run(directory or next_directory(base, varied), program, changed, sets, origin)
         elif run.rounds_done >= run.rounds:
             runs.append(run)
             continue
@@ -77,7 +76,6 @@ def _find_run(directories: Sequence[Path], program: Path, configuration: Configu
     Raises:
         FedcoreError: a run cannot be read.
     """
-
     for directory in directories:
         if (directory / CONFIGURATION).is_file():
             run = read_run(directory)
@@ -88,14 +86,15 @@ def _find_run(directories: Sequence[Path], program: Path, configuration: Configu
 
 
 def go_on(run: Run, format_: str, runtime_name: str, callbacks: Sequence["Callback"] = ()) -> Run:
-    """Begins or resumes a training; the run with its rows.
+    """Begins or resumes a training; returns the run as it is at the end.
 
     Args:
-        callbacks: those after the project's.
+        format_: "text" prints the progress.
+        callbacks: further ones, which are called after the project's.
     """
-
     if format_ == "text":
-        begun_with = {k: v for k, v in run.sets.items() if k != "run.rounds" or v == run.rounds}  # resume has --rounds
+        # Without the rounds that the run began with, if `fedcore resume --rounds` has changed them.
+        begun_with = {k: v for k, v in run.sets.items() if k != "run.rounds" or v == run.rounds}
         sets = "".join(f", {key}={value}" for key, value in begun_with.items())
         click.echo(f"{run.directory}: {run.rounds} rounds{sets}; after an interrupt: fedcore resume {run.directory}")
     project = load_project(run.program, run.configuration)
@@ -119,6 +118,7 @@ def _clients_on(runtime_name: str) -> Iterator[None]:
 
 
 def summarize(runs: list[Run], format_: str) -> None:
+    """Prints the metrics of one run, or a line for each of several; all of them as JSON if the format is "json"."""
     if format_ == "json":
         click.echo(json.dumps({"runs": [run.as_json() for run in runs]}, indent=2))
     elif len(runs) > 1:

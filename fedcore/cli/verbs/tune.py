@@ -100,7 +100,6 @@ def tune(
       fedcore tune mean.fed --arg @readings.json --width 4 --width 16 --format json
       fedcore tune --all train                      # each client stage of train.py
     """
-
     import_extensions(extensions, work)
     pipeline = with_target(pipeline, machine)
     parsed_pipeline(pipeline)
@@ -111,7 +110,6 @@ def tune(
     modules = _modules(target, work, trusted=trusted, all_=all_)
 
     def measure(module: Module) -> "Tuned":
-
         from fedcore.cli.synthetic_arguments import Sizes, synthetic_argument
         from fedcore.cli.tuning import tune
 
@@ -119,7 +117,7 @@ def tune(
         bound_values = bind_arguments([read_argument(text) for text in arguments], parameters) if arguments else None
         rng = np.random.default_rng(0)
         values = bound_values or [synthetic_argument(p.type, Sizes(clients, steps, rows), rng) for p in parameters]
-        counts = [len(v) for v, p in zip(values, parameters, strict=True) if _by_client(p.type)]
+        counts = [len(v) for v, p in zip(values, parameters, strict=True) if _has_value_by_client(p.type)]
         return tune(
             module,
             values,
@@ -142,13 +140,12 @@ def tune(
     (_print_json if format_ == "json" else _print)(tuned, plan, output)
 
 
-def _modules(target: str, work: Work, *, trusted: bool, all_: bool) -> dict:
-    """The traced module of a target, by its name; with `all_` those of all of a Python module's computations.
+def _modules(target: str, work: Work, *, trusted: bool, all_: bool) -> dict[str, Module]:
+    """Name -> traced module of the target; with `all_`, of each computation of a Python module that has clients.
 
     Raises:
         click.BadParameter: there is no such computation, or it is compiled already.
     """
-
     if all_ and ":" not in target and not os.path.exists(target) and target != "-":
         traced = {f"{target}:{name}": c.to_module("traced") for name, c in computations_of(target).items()}
         modules = {name: module for name, module in traced.items() if _has_clients(module)}
@@ -163,19 +160,17 @@ def _modules(target: str, work: Work, *, trusted: bool, all_: bool) -> dict:
 
 def _has_clients(module: Module) -> bool:
     """Whether the plan of a module has a client stage."""
-
     return any(op.kind in ("fold", "collect") for op in compile_module(module).main.operations)
 
 
 def _check_sizes(option: str, numbers: Iterable[int]) -> None:
-
+    """Raises click.BadParameter if a width or a block of an option has more clients than a plan may have at once."""
     if max(numbers, default=0) > MAX_CLIENTS_AT_ONCE:
         raise click.BadParameter(f"it is at most {MAX_CLIENTS_AT_ONCE} clients", param_hint=option)
 
 
-def _by_client(type_: Type) -> bool:
+def _has_value_by_client(type_: Type) -> bool:
     """Whether values of the type hold a value for each client."""
-
     return isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal
 
 
@@ -184,7 +179,6 @@ def _progress() -> Callable[[str], None]:
 
     It writes to a copy of stderr, since stderr is held back while TensorFlow starts.
     """
-
     if not sys.stderr.isatty():
         return lambda text: None
     terminal = os.fdopen(os.dup(2), "w")
@@ -198,7 +192,6 @@ def _progress() -> Callable[[str], None]:
 
 def _check_can_be_written(output: str) -> None:
     """Refuses an output in a directory that cannot be written, before minutes are spent on measurements."""
-
     directory = os.path.dirname(os.path.realpath(output))
     number = errno.ENOENT if not os.path.isdir(directory) else errno.EACCES
     if not os.access(directory, os.W_OK):
@@ -206,7 +199,6 @@ def _check_can_be_written(output: str) -> None:
 
 
 def _write(plan: Module, output: str) -> None:
-
     try:
         bundle.write(plan, output)
     except OSError as error:
@@ -218,11 +210,10 @@ _NARROWEST = 80  # columns that hold the table; a narrower terminal wraps its li
 
 def _print(tuned: "Tuned", plan: Module, output: str) -> None:
     """Prints a table for each stage, the pinned plan's digest, and how to use it."""
-
-    columns = max(Console().width, _NARROWEST) if sys.stdout.isatty() else 200
+    columns = max(Console().width, _NARROWEST) if sys.stdout.isatty() else 200  # in a file no line is wrapped
     console = Console(width=columns, highlight=False)
     if sys.stderr.isatty():
-        click.echo("\r\x1b[K", err=True, nl=False)
+        click.echo("\r\x1b[K", err=True, nl=False)  # clears the line of the progress
     for stage, trials in tuned.trials.items():
         table = Table(title=f"@{stage}", title_justify="left", box=None, header_style="bold", pad_edge=False)
         for column in ("", "strategy", "width", "block", "first call", "a round", "of the plan's", "bits", "note"):
@@ -254,7 +245,7 @@ def _row(trial: "Trial", first: "Trial") -> list[str]:
     return ["*" if trial.chosen else "", *named, *times, share, "same" if trial.same_bits else "other", trial.note]
 
 
-def _print_comparisons(tunings: dict) -> None:
+def _print_comparisons(tunings: "dict[str, Tuned]") -> None:
     """Prints a line for each stage: the strategy that the compiler's rules choose, and a faster one if there is any.
 
     Args:
@@ -274,9 +265,8 @@ def _print_comparisons(tunings: dict) -> None:
             click.echo(f"{name} @{stage}: the rules' choice is not the fastest: {rules}; {faster}")
 
 
-def _print_comparisons_json(tunings: dict) -> None:
+def _print_comparisons_json(tunings: "dict[str, Tuned]") -> None:
     """`_print_comparisons` as JSON; `share` is the fastest strategy's time over that of the rules' choice."""
-
     from fedcore.cli.tuning import format_strategy
 
     stages = []
@@ -295,7 +285,6 @@ def _print_comparisons_json(tunings: dict) -> None:
 
 def _print_json(tuned: "Tuned", plan: Module, output: str) -> None:
     """Prints each stage's trials, and the file and digest of the pinned plan, as JSON."""
-
     stages = {
         stage: [
             {

@@ -47,7 +47,6 @@ def verify(
       fedcore verify *.fed --format json
       fedcore verify --secure train:process.next
     """
-
     for name in extensions:
         import_extension(name)
     results, refused = [], []
@@ -82,7 +81,6 @@ def verify(
 
 def _check_secure(target: str, module: Module) -> None:
     """Raises FedcoreError if a client's value reaches the server outside of a secure sum."""
-
     with quiet_start():
         violations = disclosures(module)
     if violations:
