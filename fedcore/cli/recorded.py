@@ -52,6 +52,7 @@ class Computation:
 
     @property
     def plan(self) -> str | None:
+        """The text of the plan; None if the calls have no plan."""
         texts = [s.text for s in self.stages if s.text is not None]
         return texts[-1] if texts and texts[-1].startswith("fedcore 1 planned") else None
 

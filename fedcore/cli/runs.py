@@ -86,6 +86,7 @@ class Run:
         return History(*_timed(self.directory, self.rows)) if is_timed else History(self.rows)
 
     def as_json(self, target: Target | None = None) -> dict[str, Any]:
+        """The run as `--format json` prints it; with a target, also the first round that reaches it."""
         summary = {
             "directory": str(self.directory),
             "rounds": self.rounds_done,

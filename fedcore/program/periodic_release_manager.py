@@ -1,6 +1,7 @@
 """Every k-th of the released values."""
 
 import datetime
+import time
 from typing import Any
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
@@ -29,7 +30,7 @@ class PeriodicReleaseManager(ReleaseManager[ReleasableStructure, Key]):
         self._release_manager = release_manager
         self._periodicity = periodicity
         self._count = 0
-        self._released_at = datetime.datetime.now()
+        self._released_at_s = time.monotonic()
 
     async def release(self, value: Any, key: Any) -> None:
         if self._is_due():
@@ -40,8 +41,8 @@ class PeriodicReleaseManager(ReleaseManager[ReleasableStructure, Key]):
         if isinstance(self._periodicity, int):
             self._count += 1
             return self._count % self._periodicity == 0
-        now = datetime.datetime.now()
-        due = now >= self._released_at + self._periodicity
-        if due:
-            self._released_at = now
-        return due
+        now_s = time.monotonic()
+        is_due = now_s - self._released_at_s >= self._periodicity.total_seconds()
+        if is_due:
+            self._released_at_s = now_s
+        return is_due

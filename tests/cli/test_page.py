@@ -443,6 +443,17 @@ def test_the_values_of_recorded_clients_have_a_tab(tmp_path):
     assert "3 (a&lt;b)" in text
 
 
+def test_a_plan_of_structs_in_structs_is_drawn_at_once(tmp_path):
+    lines, last = ["fedcore 1 planned\n\nfn @main(%x: float32@SERVER) -> float32@SERVER {"], "x"
+    for i in range(60):  # 2^60 paths lead from the result to the parameter
+        lines.append(f"  %s{i} = struct(%{last}, %{last}) : <float32@SERVER,float32@SERVER>")
+        lines.append(f"  %i{i} = item(%s{i}) : float32@SERVER {{index=0}}")
+        last = f"i{i}"
+    text = "\n".join([*lines, f"  return %{last}", "}", ""])
+    stages = [{"pass": "plan", "text": text, "seconds": 0.0}]
+    assert "plan of @main" in page(recorded(tmp_path, module={"stages": stages}))
+
+
 def test_the_greatest_memory_is_that_of_all_samples(tmp_path):
     samples = [[i / 1000, 2**20 * (999 if i == 1001 else 1), 2] for i in range(2000)]
     assert "at most 999 MiB" in page(recorded(tmp_path, call=CALL | {"samples": samples}))

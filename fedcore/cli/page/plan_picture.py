@@ -152,16 +152,15 @@ class _Picture:
 
     def _sources(self, op: Operation) -> list[str]:
         """The names of the drawn operations and parameters that the operands come from, through `struct` and `item`."""
-        sources: dict[str, None] = {}
         stack = [o.name for o in op.operands if isinstance(o, Ref)]
+        visited: dict[str, None] = {}
         while stack:
             name = stack.pop()
-            producer = self.ops.get(name)
-            if producer is None or name in self.columns:
-                sources[name] = None
-            else:
+            producer = None if name in self.columns else self.ops.get(name)
+            if producer is not None and name not in visited:
                 stack.extend(o.name for o in producer.operands if isinstance(o, Ref))
-        return list(sources)
+            visited[name] = None
+        return [name for name in visited if name in self.columns or name not in self.ops]
 
     def _arrow_start(self, name: str) -> tuple[float, float]:
         """The start (x, y) of the arrows from a parameter or a drawn operation."""
