@@ -48,7 +48,7 @@ class FilteringReleaseManager(ReleaseManager[ReleasableStructure, Key]):
             await self._release_manager.release(left, key)
 
     def _filter(self, value: Any, path: tuple) -> Any:
-        """What is left of a part of the released value, which stands at `path`; `_LEFT_OUT` if nothing is left."""
+        """Filters a part of the released value, which stands at `path`; gives `_LEFT_OUT` if nothing is left."""
         children = children_of(value)
         if children is None:
             return value if self._filter_fn(path) else _LEFT_OUT

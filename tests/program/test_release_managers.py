@@ -121,8 +121,9 @@ def test_a_table_that_could_not_be_written_keeps_its_columns(tmp_path, monkeypat
 
 def test_a_value_is_released_when_its_period_is_over(monkeypatch):
     memory = MemoryReleaseManager()
-    now_s = iter([0.0, 50.0, 60.0, 100.0, 125.0])
-    monkeypatch.setattr("fedcore.program.periodic_release_manager.time.monotonic", lambda: next(now_s))
+    times_s = iter([0.0, 50.0, 60.0, 100.0, 125.0])
+    clock = types.SimpleNamespace(monotonic=lambda: next(times_s))
+    monkeypatch.setattr("fedcore.program.periodic_release_manager.time", clock)
     release(PeriodicReleaseManager(memory, datetime.timedelta(minutes=1)), *range(4))
     assert list(memory.values()) == [2, 4]
 
@@ -148,6 +149,7 @@ def test_groups_periods_and_delays():
         GroupingReleaseManager([])
 
 
+@pytest.mark.parametrize("mode", CSVSaveMode)
 def test_a_table_has_a_row_for_each_key_and_a_column_for_each_leaf(tmp_path, mode):
     path = tmp_path / "new" / "metrics.csv"
     manager = CSVFileReleaseManager(path, mode)
