@@ -1,8 +1,11 @@
-"""The type of options that name what a command writes."""
+"""Options that name a file that a command writes."""
 
+from pathlib import Path
 from typing import Any
 
 import click
+
+from fedcore.ir import Module, bundle
 
 
 class OutputPath(click.Path):
@@ -12,3 +15,15 @@ class OutputPath(click.Path):
         if value in ("", b""):
             self.fail("the path is empty", param, ctx)
         return super().convert(value, param, ctx)
+
+
+def write_module(module: Module, path: str | Path, option: str) -> None:
+    """Writes a module to the file that an option names.
+
+    Raises:
+        click.BadParameter: the file cannot be written.
+    """
+    try:
+        bundle.write(module, path)
+    except OSError as error:
+        raise click.BadParameter(f"cannot write {path}: {error.strerror}", param_hint=option) from None

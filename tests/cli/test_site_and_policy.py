@@ -94,6 +94,12 @@ def test_a_plan_is_accepted_once_a_reviewer_has_signed_it(fedcore):
     assert fedcore("policy", "check", "plan.fed", "signed.toml").endswith(": accepted\n")
 
 
+def test_a_plan_that_is_not_there_and_a_folder_that_is_not_there_are_named(fedcore):
+    assert "no file 'none.fed'" in fedcore("policy", "check", "none.fed", "policy.toml", code=2)
+    command = ("policy", "check", "owned_sums:masked", "policy.toml", "--save", "no/such.fed")
+    assert "cannot write no/such.fed: No such file" in fedcore(*command, code=2)
+
+
 def test_a_damaged_signature_and_a_file_that_is_no_key_are_named(fedcore):
     fedcore("site", "key", "reviewer.pem")
     fedcore("policy", "check", "owned_sums:plain", "signed.toml", "--save", "plan.fed", code=1)

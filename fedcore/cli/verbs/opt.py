@@ -22,7 +22,7 @@ from fedcore.cli.loading import (
     trusted_option,
     with_target,
 )
-from fedcore.cli.output_path import OutputPath
+from fedcore.cli.output_path import OutputPath, write_module
 from fedcore.cli.printing import heading, show, write_bytes
 from fedcore.cli.reproducer import Work
 from fedcore.compiler import all_passes, run_pass
@@ -211,10 +211,7 @@ def _write(module: Module, output: str | None) -> None:
     elif output == "-":
         write_bytes(bundle.to_bytes(module))
     else:
-        try:
-            bundle.write(module, output)
-        except OSError as error:
-            raise click.BadParameter(f"cannot write {output}: {error.strerror}", param_hint="-o") from None
+        write_module(module, output, "-o")
 
 
 def _print_passes() -> None:

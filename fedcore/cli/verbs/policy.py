@@ -6,11 +6,12 @@ import click
 
 from fedcore.cli.exit_codes import WRONG_PROGRAM
 from fedcore.cli.isolation import FileCommand
-from fedcore.cli.loading import import_computation, quiet_start, read_module
+from fedcore.cli.loading import quiet_start, read_target
+from fedcore.cli.output_path import write_module
 from fedcore.cli.reproducer import Work
 from fedcore.compiler import compile_module, pipeline_with
 from fedcore.errors import FedcoreError
-from fedcore.ir import Module, bundle
+from fedcore.ir import Module
 from fedcore.whole_files import write_whole
 
 
@@ -51,7 +52,7 @@ def check(ctx: click.Context, plan: str, file: Path, save: Path | None) -> None:
         module = _read_plan(plan)
         refusals = [*rules.refusals(module, data, _signature(plan))]
     if save is not None:
-        bundle.write(module, save)
+        write_module(module, save, "--save")
     for refusal in refusals:
         click.echo(f"rule {refusal.rule}: {refusal}")
     if data is None and any(refusal.rule == "columns" for refusal in refusals):
@@ -98,11 +99,7 @@ def _signature(plan: str) -> bytes | None:
 
 def _read_plan(plan: str) -> Module:
     """The plan of a file, or of a computation that is compiled as for a network."""
-    if ":" in plan and not Path(plan).exists():
-        module = import_computation(plan).to_module("traced")
-    else:
-        module = read_module(plan, Work())
-    if module.stage == "planned":
-        return module
-
-    return compile_module(module, pipeline_with({"secure": "masked"}, "default"))
+    module = read_target(plan, Work())
+    return (
+        module if module.stage == "planned" else compile_module(module, pipeline_with({"secure": "masked"}, "default"))
+    )

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -27,11 +27,11 @@ from fedcore.cli.loading import (
     trusted_option,
     with_target,
 )
-from fedcore.cli.output_path import OutputPath
+from fedcore.cli.output_path import OutputPath, write_module
 from fedcore.cli.reproducer import Work
 from fedcore.compiler import compile_module
 from fedcore.compiler.pinned_plans import pin_plan
-from fedcore.ir import Module, bundle
+from fedcore.ir import Module
 from fedcore.ir.limits import MAX_CLIENTS_AT_ONCE
 from fedcore.types import FederatedType, Type
 
@@ -131,12 +131,15 @@ def tune(
 
     with quiet_start():
         tunings = {name: measure(module) for name, module in modules.items()}
+    if all_ and format_ == "json":
+        click.echo(json.dumps({"stages": _comparisons(tunings)}, indent=2))
+        return
     if all_:
-        (_print_comparisons_json if format_ == "json" else _print_comparisons)(tunings)
+        _print_comparisons(tunings)
         return
     ((name, tuned),) = tunings.items()
     plan = pin_plan(tuned.plan, modules[name].digest())
-    _write(plan, output)
+    write_module(plan, output, "-o")
     (_print_json if format_ == "json" else _print)(tuned, plan, output)
 
 
@@ -198,13 +201,6 @@ def _check_can_be_written(output: str) -> None:
         raise click.BadParameter(f"cannot write {output}: {os.strerror(number)}", param_hint="-o")
 
 
-def _write(plan: Module, output: str) -> None:
-    try:
-        bundle.write(plan, output)
-    except OSError as error:
-        raise click.BadParameter(f"cannot write {output}: {error.strerror}", param_hint="-o") from None
-
-
 _NARROWEST = 80  # columns that hold the table; a narrower terminal wraps its lines
 
 
@@ -245,42 +241,37 @@ def _row(trial: "Trial", first: "Trial") -> list[str]:
     return ["*" if trial.chosen else "", *named, *times, share, "same" if trial.same_bits else "other", trial.note]
 
 
-def _print_comparisons(tunings: "dict[str, Tuned]") -> None:
-    """Prints a line for each stage: the strategy that the compiler's rules choose, and a faster one if there is any.
+def _comparisons(tunings: "dict[str, Tuned]") -> list[dict[str, Any]]:
+    """For each stage of each computation the strategies that the compiler's rules and the measurements choose.
 
-    Args:
-        tunings: name of a computation -> its `Tuned`, in which the first trial of a stage is the rules' choice.
+    `share` is the time of the fastest strategy over that of the rules' choice, which is the first trial of a stage.
     """
     from fedcore.cli.tuning import format_strategy
 
-    for name, tuned in tunings.items():
-        for stage, trials in tuned.trials.items():
-            rules = format_strategy(trials[0].attributes)
-            (best,) = [t for t in trials if t.chosen]
-            if best is trials[0]:
-                click.echo(f"{name} @{stage}: the rules' choice is the fastest: {rules}")
-                continue
-            share = best.median_s / trials[0].median_s
-            faster = f"{format_strategy(best.attributes)} takes {share:.2f} of its time"
-            click.echo(f"{name} @{stage}: the rules' choice is not the fastest: {rules}; {faster}")
+    return [
+        {
+            "computation": name,
+            "stage": stage,
+            "rules": format_strategy(trials[0].attributes),
+            "fastest": format_strategy(best.attributes),
+            "share": best.median_s / trials[0].median_s,
+        }
+        for name, tuned in tunings.items()
+        for stage, trials in tuned.trials.items()
+        for best in trials
+        if best.chosen
+    ]
 
 
-def _print_comparisons_json(tunings: "dict[str, Tuned]") -> None:
-    """`_print_comparisons` as JSON; `share` is the fastest strategy's time over that of the rules' choice."""
-    from fedcore.cli.tuning import format_strategy
-
-    stages = []
-    for name, tuned in tunings.items():
-        for stage, trials in tuned.trials.items():
-            (best,) = [t for t in trials if t.chosen]
-            stages.append({
-                "computation": name,
-                "stage": stage,
-                "rules": format_strategy(trials[0].attributes),
-                "fastest": format_strategy(best.attributes),
-                "share": best.median_s / trials[0].median_s,
-            })  # fmt: skip
-    click.echo(json.dumps({"stages": stages}, indent=2))
+def _print_comparisons(tunings: "dict[str, Tuned]") -> None:
+    """Prints a line for each stage: the rules' choice, and the fastest strategy if it is another one."""
+    for stage in _comparisons(tunings):
+        title, rules, fastest = f"{stage['computation']} @{stage['stage']}", stage["rules"], stage["fastest"]
+        if fastest == rules:
+            click.echo(f"{title}: the rules' choice is the fastest: {rules}")
+        else:
+            share = f"{fastest} takes {stage['share']:.2f} of its time"
+            click.echo(f"{title}: the rules' choice is not the fastest: {rules}; {share}")
 
 
 def _print_json(tuned: "Tuned", plan: Module, output: str) -> None:
