@@ -93,12 +93,18 @@ def tested_versions() -> str:
 # --- functions of the process ---
 
 
-def _eager() -> Any:
+def _initialized_context() -> Any:
+    """TensorFlow's eager context, which makes its devices and threads here if it has not yet."""
+    context = _context()
+    context.ensure_initialized()
+    return context
+
+
+def _context() -> Any:
+    """TensorFlow's eager context, which may not have made its devices yet."""
     from tensorflow.python.eager import context
 
-    eager = context.context()
-    eager.ensure_initialized()
-    return eager
+    return context.context()
 
 
 @part("threading._register_atexit: calls a function before Python waits for threads that have not ended")
@@ -110,25 +116,25 @@ def call_before_threads_end(function: Callable[[], None]) -> None:
 @part("tensorflow.python.eager.context: Context.has_function")
 def is_defined(name: str) -> bool:
     """Whether the process has a function of that name. TensorFlow keeps the first definition of a name."""
-    return _eager().has_function(name)
+    return _initialized_context().has_function(name)
 
 
 @part("tensorflow.python.eager.context: Context.add_function_def")
 def define_function(function: function_pb2.FunctionDef) -> None:
     """Makes a library function known to the process, since an imported graph's library stays in that graph only."""
-    _eager().add_function_def(function)
+    _initialized_context().add_function_def(function)
 
 
 @part("tensorflow.python.eager.context: Context.get_function_def")
 def defined_function(name: str) -> function_pb2.FunctionDef:
     """The definition that the process has under a name."""
-    return _eager().get_function_def(name)
+    return _initialized_context().get_function_def(name)
 
 
 @part("tensorflow.python.eager.context: Context.remove_function")
 def forget_function(name: str) -> None:
     """Makes the process forget a function."""
-    _eager().remove_function(name)
+    _initialized_context().remove_function(name)
 
 
 @part("FuncGraph._functions, AtomicFunction.graph")
@@ -187,27 +193,27 @@ def cancellation_manager() -> Any:
 
 
 @part("tensorflow.python.eager.execute: execute_with_cancellation")
-def execute(name: str, outputs: int, inputs: Sequence[tf.Tensor], attributes: tuple, manager: Any) -> list[tf.Tensor]:
-    """Runs a function of the process by name. TensorFlow's public call has one cancellation manager for all threads."""
+def execute(
+    name: str, output_count: int, inputs: Sequence[tf.Tensor], attributes: tuple, manager: Any
+) -> list[tf.Tensor]:
+    """Runs a function of the process by name. TensorFlow's public call has one cancellation manager for all threads.
+
+    Args:
+        attributes: of the call, as `call_attributes` returns them.
+        manager: the `cancellation_manager` that can cancel this call.
+    """
+    options = {"attrs": attributes, "ctx": _context(), "cancellation_manager": manager}
     try:
-        return _execute_with_cancellation()(
-            name, num_outputs=outputs, inputs=inputs, attrs=attributes, ctx=_context(), cancellation_manager=manager
-        )
+        return _execute_with_cancellation()(name, num_outputs=output_count, inputs=inputs, **options)
     except UnicodeDecodeError as error:  # a message that quotes bytes of the data, which are no UTF-8
         raise tf.errors.UnknownError(None, None, error.object.decode(errors="replace")) from None
 
 
-@functools.cache
+@functools.cache  # every graph call asks for it
 def _execute_with_cancellation() -> Callable:
     from tensorflow.python.eager import execute as module
 
     return module.execute_with_cancellation
-
-
-def _context() -> Any:
-    from tensorflow.python.eager import context
-
-    return context.context()
 
 
 @part("tensorflow.python.eager.context: Context.function_call_options, FunctionCallOptions.config_proto_serialized")
@@ -218,7 +224,7 @@ def call_config() -> bytes:
 
 @part("tensorflow.python.eager.context: FunctionCallOptions.as_attrs")
 def call_attributes(config: bytes) -> tuple:
-    """The attributes of a call that runs with a ConfigProto."""
+    """The attributes of a call that runs with a serialized ConfigProto: (name, value, name, value, …)."""
     from tensorflow.python.eager import context
 
     options = context.FunctionCallOptions(config_proto=config_pb2.ConfigProto.FromString(config))
@@ -230,18 +236,22 @@ def call_config_set_to(config: config_pb2.ConfigProto) -> contextlib.AbstractCon
     """Inside, TensorFlow calls functions with this ConfigProto, and functions that are traced call others with it."""
     from tensorflow.python.eager import context
 
-    eager = _context()
-    return _call_options_set(eager, context.FunctionCallOptions(eager.function_call_options.executor_type, config))
+    eager_context = _context()
+    executor_type = eager_context.function_call_options.executor_type
+    return _call_options_set(eager_context, context.FunctionCallOptions(executor_type, config))
 
 
 @contextlib.contextmanager
-def _call_options_set(eager: Any, options: Any) -> Iterator[None]:
-    # `part` sees errors of the function that makes this, not those of the `with` block.
-    old_options, eager.function_call_options = eager.function_call_options, options
+def _call_options_set(eager_context: Any, options: Any) -> Iterator[None]:
+    """Inside, TensorFlow's context has these FunctionCallOptions.
+
+    A function of its own, so that `part` does not take an AttributeError of the `with` block for a missing part.
+    """
+    old_options, eager_context.function_call_options = eager_context.function_call_options, options
     try:
         yield
     finally:
-        eager.function_call_options = old_options
+        eager_context.function_call_options = old_options
 
 
 @part(
@@ -297,6 +307,7 @@ def call_without_inference(function: tf.types.experimental.ConcreteFunction, ope
 
 
 def _types_attribute(tensors: Sequence[tf.Tensor]) -> attr_value_pb2.AttrValue:
+    """The dtypes of tensors as the value of an attribute of the kind `list(type)`."""
     types = [t.dtype.as_datatype_enum for t in tensors]
     return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(type=types))
 
@@ -380,7 +391,7 @@ def lines_of_caller() -> CallingLines | None:
 def discards_recurrent_step() -> bool:
     """Whether the code that runs is a recurrent layer's step that Keras calls before the loop, for its shapes only."""
     frame: FrameType | None = sys._getframe(1)
-    is_in_loop = False
+    is_in_loop = False  # outwards from this call, `_step` comes before the `rnn` that builds the loop
     while frame is not None:
         if frame.f_globals.get("__name__") == "keras.src.backend.tensorflow.rnn":
             if frame.f_code.co_name == "rnn" and not is_in_loop and not frame.f_locals["unroll"]:
@@ -392,7 +403,7 @@ def discards_recurrent_step() -> bool:
 
 @part("tensorflow.python.autograph: classes of its own values, such as Undefined")
 def is_of_autograph(value: object) -> bool:
-    """Whether a variable of a function that AutoGraph converted is AutoGraph's, as one that has no value yet."""
+    """Whether a value in a function that AutoGraph converted is AutoGraph's: that of a variable not yet assigned."""
     return type(value).__module__.startswith("tensorflow.python.autograph.")
 
 
@@ -411,9 +422,9 @@ def is_in_vectorized_map() -> bool:
 def vectorized_loop(fn: Callable[[tf.Tensor], Any], count: tf.Tensor) -> Any:
     """The results of fn(0), fn(1), …, fn(count - 1), stacked: `tf.vectorized_map` over a number of iterations.
 
-    `tf.vectorized_map` computes that number as a maximum, and converts three operations badly: Bitcast and
-    Conv2DBackpropFilter to loops, MaxPoolGrad to a slow kernel. Here they have converters of their own, which return
-    None for operands that TensorFlow's converter takes.
+    `tf.vectorized_map` computes that number as the maximum of its operands' lengths, and converts three operations
+    badly: Bitcast and Conv2DBackpropFilter to loops, MaxPoolGrad to a slow kernel. Here they have converters of their
+    own, which return None where they leave the operands to TensorFlow's converter.
     """
     control_flow = importlib.import_module("tensorflow.python.ops.parallel_for.control_flow_ops")
     pfor = importlib.import_module("tensorflow.python.ops.parallel_for.pfor")
@@ -424,17 +435,17 @@ def vectorized_loop(fn: Callable[[tf.Tensor], Any], count: tf.Tensor) -> Any:
         "Conv2DBackpropFilter": lambda each: _convert_kernel_gradients(each, pfor.wrap) or kernel_gradients(each),
         "MaxPoolGrad": lambda each: _convert_pool_gradients(each, pfor.wrap) or pool_gradients(each),
     }
-    with _CONVERTERS:
-        own = dict(registry)
+    with _registry_lock:
+        original_converters = dict(registry)
         registry.update({name: lambda each, *_, convert=convert: convert(each) for name, convert in converters.items()})
         try:
             return control_flow.pfor(fn, count, warn=False)
         finally:
             registry.clear()
-            registry.update(own)
+            registry.update(original_converters)
 
 
-_CONVERTERS = threading.RLock()  # TensorFlow has one registry for all threads
+_registry_lock = threading.RLock()  # TensorFlow has one registry for all threads
 
 
 def _convert_pool_gradients(pfor_input: Any, wrap: Callable) -> Any:
@@ -443,6 +454,10 @@ def _convert_pool_gradients(pfor_input: Any, wrap: Callable) -> Any:
     oneDNN's kernel runs on these tensors only. TensorFlow's converter reshapes both anew, and then TensorFlow's own
     kernel runs, which takes ten times as long. None, for TensorFlow's own converter, unless each iteration has one
     image and a vectorised MaxPool computed the results.
+
+    Args:
+        pfor_input: the operation; `input(i)` is operand i, whose `t` has the iterations as axis 0 if it `is_stacked`.
+        wrap: (result, whether it is stacked) -> the converted result.
     """
     images, results, changes = (pfor_input.input(i) for i in range(3))
     if not (images.is_stacked and results.is_stacked and changes.is_stacked) or results.t.op.type != "Reshape":
@@ -461,8 +476,11 @@ def _convert_kernel_gradients(pfor_input: Any, wrap: Callable) -> Any:
     """Converts `Conv2DBackpropFilter` in a vectorised loop over images: [images, height, width, channels, filters].
 
     One product for each row of the kernel: the windows [images, pixels, width * channels], transposed, times the
-    gradients of its output [images, pixels, filters]. None, for TensorFlow's own converter, for other strides,
-    dilations, paddings or data formats, and for kernels of unknown shape.
+    gradients of its output [images, pixels, filters]. None, for TensorFlow's own converter, for strides or dilations
+    above 1, other paddings or data formats, several images in an iteration, and kernels of unknown shape.
+
+    Args:
+        pfor_input, wrap: as for `_convert_pool_gradients`.
     """
     kernel = pfor_input.op.outputs[0].shape
     strides_and_dilations = [list(pfor_input.get_attr(name)) for name in ("strides", "dilations")]
@@ -479,9 +497,9 @@ def _convert_kernel_gradients(pfor_input: Any, wrap: Callable) -> Any:
         return None
     pfor_input.stack_inputs(stack_indices=[2])
     height, width, channels, filters = kernel
-    sizes = [(n - 1) if padding == "SAME" else 0 for n in (height, width)]
-    margins = [[0, 0], *([n // 2, n - n // 2] for n in sizes), [0, 0]]
-    padded = tf.pad(tf.squeeze(images, 1), margins) if any(sizes) else tf.squeeze(images, 1)
+    padding_sizes = [(n - 1) if padding == "SAME" else 0 for n in (height, width)]
+    margins = [[0, 0], *([n // 2, n - n // 2] for n in padding_sizes), [0, 0]]
+    padded = tf.pad(tf.squeeze(images, 1), margins) if any(padding_sizes) else tf.squeeze(images, 1)
     gradients = tf.squeeze(pfor_input.stacked_input(2), 1)
     rows, columns = (n if n is not None else tf.shape(gradients)[i] for i, n in enumerate(gradients.shape[1:3], 1))
     count = tf.shape(gradients)[0]
@@ -538,6 +556,7 @@ def init_scope_with_tapes() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _init_scope_between(restart: Callable[[], None], stop: Callable[[], None]) -> Iterator[None]:
+    """`tf.init_scope` in which the tapes of this thread record: `restart` starts them, `stop` pauses them again."""
     with tf.init_scope():
         restart()
         try:
@@ -553,15 +572,15 @@ _traces_anew: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_tra
 def functions_traced_anew() -> contextlib.AbstractContextManager:
     """Inside, this thread traces a `tf.function` in every call: earlier traces have captured other values of variables.
 
-    TensorFlow takes an earlier trace by the arguments alone.
+    TensorFlow would use such a trace again, since it compares the arguments alone.
     """
-    _trace_anew()
+    _replace_call_of_functions()
     return set_inside(_traces_anew, True)
 
 
 @functools.cache
-def _trace_anew() -> None:
-    """Replaces the `__call__` of `tf.function`, once a process; calls outside of the scope are as before."""
+def _replace_call_of_functions() -> None:
+    """Makes calls of a `tf.function` obey `functions_traced_anew`, once a process; others are as before."""
 
     def anew(call: Callable) -> Callable:
         return lambda function, *args, **kwargs: call(
@@ -774,13 +793,14 @@ def dataset_function(dataset: tf.data.Dataset, name: str) -> "DatasetFunction | 
     wrapper: Any = getattr(dataset, name, None)
     if getattr(wrapper, "_func", None) is None:
         return None
-    takes, gives, graph_function = wrapper._input_structure, wrapper.output_structure, wrapper.function
+    element_spec, result_spec, graph_function = wrapper._input_structure, wrapper.output_structure, wrapper.function
 
     def call(*parts: Any) -> Any:
-        element = parts if type(takes) is tuple else parts[0]
-        return structure.from_tensor_list(gives, graph_function(*structure.to_tensor_list(takes, element)))
+        element = parts if type(element_spec) is tuple else parts[0]
+        tensors = graph_function(*structure.to_tensor_list(element_spec, element))
+        return structure.from_tensor_list(result_spec, tensors)
 
-    return DatasetFunction(wrapper._func, call, graph_function, str(gives))
+    return DatasetFunction(wrapper._func, call, graph_function, str(result_spec))
 
 
 @attrs.frozen(eq=False)
@@ -789,7 +809,8 @@ class DatasetFunction:
 
     Args:
         python: the user's function. What it refers to may have changed since.
-        traced: calls the graph function, of flat tensors, with elements.
+        traced: calls `graph_function` with an element, whose parts are separate arguments if it is a tuple.
+        graph_function: takes and returns flat tensors.
         result: the text of the result's type.
     """
 
@@ -845,8 +866,8 @@ def variables_of_own_layers(model: "keras.Model") -> list:
     """The variables without gradients that a layer of the user's own class may assign, whether it trains or not."""
     layers = layers_within(model)
     keras_layers = [layer for layer in layers if all(is_defined_by_keras(type(part)) for part in layers_within(layer))]
-    known = {id(v) for layer in keras_layers for v in layer.non_trainable_variables}
-    return [v for v in model.non_trainable_variables if id(v) not in known]
+    keras_variables = {id(v) for layer in keras_layers for v in layer.non_trainable_variables}
+    return [v for v in model.non_trainable_variables if id(v) not in keras_variables]
 
 
 @part("keras.optimizers.Optimizer._learning_rate")
@@ -916,5 +937,5 @@ def replace_keras_randint(randint: Callable[[int, int], int]) -> None:
     vars(module)["python_random"] = _Random(probe)
     module.make_default_seed()
     vars(module)["python_random"] = _Random(randint)
-    if not calls:
+    if not calls:  # `part` makes an `UnsupportedVersion` of the error
         raise AttributeError("default seeds are not drawn from seed_generator.python_random.randint")

@@ -7,6 +7,7 @@ import functools
 import inspect
 import subprocess
 import sys
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,10 @@ from tensorflow.python.autograph.operators import variables
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from fedcore.graphs import private_api, private_api_keras
+from fedcore.graphs.capture.keras_seeds import default_seeds
+from fedcore.graphs.emission.onednn_kernels import with_onednn_kernels
+from fedcore.graphs.private_api_shapes import encode_attribute
+from fedcore.graphs.sequences import symbolic_dataset
 
 CONTRACTS: dict[str, Callable[[], None]] = {}
 """Contracts by the name of the part that they check, as in `private_api.PARTS`."""
@@ -46,13 +51,13 @@ def broken() -> dict[str, str]:
     return failures
 
 
-def _require(holds: object, otherwise: str) -> None:
-    if not holds:
-        raise BrokenContract(otherwise)
+def _require(condition: object, problem: str) -> None:
+    if not condition:
+        raise BrokenContract(problem)
 
 
-def _function(name: str) -> function_pb2.FunctionDef:
-    """A function float32 -> float32 that doubles a number."""
+def _doubling_function(name: str) -> function_pb2.FunctionDef:
+    """The definition, under this name, of a function float32 -> float32 that doubles a number."""
     traced = tf.function(lambda x: x + x, input_signature=[tf.TensorSpec([], tf.float32)], autograph=False)
     definition = function_pb2.FunctionDef.FromString(traced.get_concrete_function().function_def.SerializeToString())
     definition.signature.name = name
@@ -67,7 +72,7 @@ def is_defined() -> None:
 @contract
 def define_function() -> None:
     if not private_api.is_defined("fedcore_contract_add"):
-        private_api.define_function(_function("fedcore_contract_add"))
+        private_api.define_function(_doubling_function("fedcore_contract_add"))
     _require(private_api.is_defined("fedcore_contract_add"), "a function that was defined is not known")
 
 
@@ -80,7 +85,7 @@ def defined_function() -> None:
 
 @contract
 def forget_function() -> None:
-    private_api.define_function(_function("fedcore_contract_forgotten"))
+    private_api.define_function(_doubling_function("fedcore_contract_forgotten"))
     private_api.forget_function("fedcore_contract_forgotten")
     _require(not private_api.is_defined("fedcore_contract_forgotten"), "a forgotten function is still defined")
 
@@ -89,7 +94,6 @@ def forget_function() -> None:
 def has_onednn() -> None:
     if not private_api.has_onednn():
         return
-    from fedcore.graphs.emission.onednn_kernels import with_onednn_kernels
 
     def layer(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(images, kernel, 1, "VALID"), [-1.0]))
@@ -208,13 +212,11 @@ def is_unordered() -> None:
 
     tf.function(body, autograph=False).get_concrete_function()
     private_api.unordered_function(body, [])
-    _require(flags == [False, True], "the graph of an unordered function is not known")
+    _require(flags == [False, True], "the graph of an unordered function is not recognised")
 
 
 @contract
 def infer_shapes() -> None:
-    from fedcore.graphs.private_api_shapes import encode_attribute
-
     attributes = ("T", encode_attribute(tf.float32, "type")), ("Tshape", encode_attribute(tf.int32, "type"))
     shapes = private_api.infer_shapes("Reshape", attributes, [(4, 6), (2,)], [None, np.array([3, -1], np.int32)])
     _require(shapes == [(3, 8)], f"the shape of a Reshape is {shapes}, not [3, 8]")
@@ -341,7 +343,7 @@ def outputs_of() -> None:
 @contract
 def note_read() -> None:
     variable, value = keras.Variable(1.0), tf.constant(3.0)
-    private_api_keras.make_tensors_handles()
+    private_api_keras.use_tensors_as_handles()
     with keras.StatelessScope([(variable, value)]), tf.GradientTape() as tape:
         private_api_keras.note_read(variable)
         cube = variable.value**3
@@ -350,9 +352,9 @@ def note_read() -> None:
 
 
 @contract
-def make_tensors_handles() -> None:
+def use_tensors_as_handles() -> None:
     variable, value = keras.Variable(1.0), tf.constant(3.0)
-    private_api_keras.make_tensors_handles()
+    private_api_keras.use_tensors_as_handles()
     with keras.StatelessScope([(variable, value)]):
         _require(variable.handle is value, "the handle of a variable is not the tensor in its place")
     _require(variable.handle is variable.value.handle, "the handle of a variable is not that of its tf.Variable")
@@ -538,8 +540,6 @@ def _use_registries() -> tuple[int, int]:
 
 @contract
 def replace_next() -> None:
-    from fedcore.graphs.sequences import symbolic_dataset
-
     private_api.replace_next(symbolic_dataset.next_element)  # the process has one replacement only
     _require(next(iter([1])) == 1, "Python's `next` changed")
 
@@ -591,10 +591,10 @@ def replace_dataset_zip() -> None:
     private_api.replace_dataset_zip(wrap)
     try:
         zipped = tf.data.Dataset.zip((tf.data.Dataset.range(2), tf.data.Dataset.range(3)))
-        _require([tuple(map(int, pair)) for pair in zipped] == [(0, 0), (1, 1)], "pairs of a replaced zip")
+        _require([tuple(map(int, pair)) for pair in zipped] == [(0, 0), (1, 1)], "a replaced zip gives other pairs")
     finally:
         tf.data.Dataset.zip = staticmethod(original)
-    _require(len(calls) == 1, "tf.data.Dataset.zip runs its replacement")
+    _require(len(calls) == 1, "tf.data.Dataset.zip does not run its replacement")
 
 
 @contract
@@ -617,6 +617,7 @@ def replace_function_call() -> None:
 
 
 def _table() -> tf.lookup.StaticHashTable:
+    """A table with the entry "a" -> 7."""
     entries = tf.lookup.KeyValueTensorInitializer(tf.constant(["a"]), tf.constant([7]))
     return tf.lookup.StaticHashTable(entries, -1)
 
@@ -760,8 +761,6 @@ def default_name() -> None:
 
 @contract
 def replace_keras_randint() -> None:
-    from fedcore.graphs.capture.keras_seeds import default_seeds
-
     seeds = []
     for _ in range(2):
         with default_seeds():
@@ -941,10 +940,6 @@ def learning_rate_variable() -> None:
 
 @contract
 def optimizer_choice() -> None:
-    import types
-
-    import keras
-
     if not hasattr(keras.optimizers, "MultiOptimizer"):
         return  # before Keras 3.15
     first, second = keras.optimizers.SGD(1.0), keras.optimizers.SGD(2.0)

@@ -131,7 +131,7 @@ class WeightPlaceholder(keras.Variable):
     """
 
     _is_nameless = False
-    _has_tensorflow_name = False  # during a step; steps of an optimizer do not overlap
+    _has_tensorflow_name = False  # true during a step; `keras_steps` takes one step at a time
 
     @classmethod
     def make(cls, value: Any, path: str | None) -> "WeightPlaceholder":
@@ -173,10 +173,11 @@ def pure_class(cls: Any) -> Any:
     """
     *_, base = (c for c in cls.__mro__ if c.__module__ == "keras.src.optimizers.base_optimizer")
     backend = next(c for c in cls.__mro__ if c.__module__ == "keras.src.backend.tensorflow.optimizer")
+    # The class in the place of the TensorFlow base has the general methods again that this base overrides.
     generic = {name: vars(base)[name] for name in vars(backend) if name in vars(base) and not name.startswith("__")}
-    own = {"_backend_apply_gradients": _backend_apply_gradients, "add_variable_from_reference": _add_variable_like}
-    between = type(backend.__name__, (backend,), {**generic, **own})
-    return type(cls.__name__, (cls, between), {"__module__": cls.__module__})
+    replaced = {"_backend_apply_gradients": _backend_apply_gradients, "add_variable_from_reference": _add_variable_like}
+    pure_backend = type(backend.__name__, (backend,), {**generic, **replaced})
+    return type(cls.__name__, (cls, pure_backend), {"__module__": cls.__module__})
 
 
 def _add_variable_like(
@@ -219,32 +220,39 @@ def _backend_apply_gradients(
 def _take_step(
     self: keras.optimizers.Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable]
 ) -> None:
-    """Keras' step without `cond`: always computed; where the accumulated gradients are not due, all variables get their
-    old values back. The averages of weights come last."""
-    every = self.gradient_accumulation_steps
-    if every:
-        due = (self._iterations + 1) % every == 0  # `iterations` counts steps of the weights
-        sums = [self._accumulated_gradients[self._get_variable_index(v)] for v in variables]
-        totals = [g + s for g, s in zip(gradients, sums, strict=True)]
-        moving = [*variables, *(v for v in self.variables if not any(v is s for s in sums))]
-        old_values = [v.value for v in moving]
-        _step(self, [t / every for t in totals], variables)
-        for variable, value in zip(moving, old_values, strict=True):
-            variable.assign(tf.where(due, variable.value, value))
-        for variable, total in zip(sums, totals, strict=True):
-            variable.assign(tf.where(due, tf.zeros_like(total), total))
+    """Keras' step without `cond`: both sides of each condition are computed, and values selected."""
+    if self.gradient_accumulation_steps:
+        _accumulate_gradients(self, gradients, variables)
     else:
-        _step(self, gradients, variables)
+        _change_weights(self, gradients, variables)
     if self.use_ema:
         self._update_model_variables_moving_average(self._trainable_variables)
         if self.ema_overwrite_frequency:
-            due = (self.iterations + 1) % self.ema_overwrite_frequency == 0
+            is_due = (self.iterations + 1) % self.ema_overwrite_frequency == 0
             pairs = zip(self._trainable_variables, self._model_variables_moving_average, strict=True)
             for variable, average in pairs:
-                variable.assign(tf.where(due, average.value, variable.value))
+                variable.assign(tf.where(is_due, average.value, variable.value))
 
 
-def _step(
+def _accumulate_gradients(
+    self: keras.optimizers.Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable]
+) -> None:
+    """Adds to the accumulated gradients. Where they are not due, weights and slots get their old values back."""
+    every = self.gradient_accumulation_steps
+    is_due = (self._iterations + 1) % every == 0  # the property `iterations` counts changes of the weights only
+    sums = [self._accumulated_gradients[self._get_variable_index(v)] for v in variables]
+    totals = [g + s for g, s in zip(gradients, sums, strict=True)]
+    ids_of_sums = set(map(id, sums))
+    changing = [*variables, *(v for v in self.variables if id(v) not in ids_of_sums)]
+    old_values = [v.value for v in changing]
+    _change_weights(self, [t / every for t in totals], variables)
+    for variable, value in zip(changing, old_values, strict=True):
+        variable.assign(tf.where(is_due, variable.value, value))
+    for variable, total in zip(sums, totals, strict=True):
+        variable.assign(tf.where(is_due, tf.zeros_like(total), total))
+
+
+def _change_weights(
     self: keras.optimizers.Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable]
 ) -> None:
     gradients = self._clip_gradients(gradients)
@@ -313,9 +321,9 @@ def learning_rate_variable(optimizer: keras.optimizers.Optimizer) -> Any:
 def outputs_of(fn: Callable[..., Any], *specs: Any) -> Any:
     """The specs of what a function of symbolic tensors returns, by a graph that is thrown away.
 
-    So `fit` builds a model: nothing runs, no variable changes, and variables that layers make are made outside. Where a
-    graph is being built, which alone may make variables, the function is traced there, with unused results. Decision
-    0293.
+    Keras' `fit` builds a model in this way: nothing runs, no variable changes, and variables that layers make are made
+    outside. Where a graph is being built, which alone may make variables, the function is traced there, with unused
+    results. Decision 0293.
 
     Args:
         specs: nested TensorSpecs and SparseTensorSpecs, which may be open.
@@ -329,7 +337,7 @@ def outputs_of(fn: Callable[..., Any], *specs: Any) -> Any:
 
 
 def _placeholder(spec: Any) -> tf.Tensor | tf.SparseTensor:
-    """A tensor with the spec's shape; of zeros, for a graph that runs."""
+    """A placeholder of a spec; without a feed it is of zeros, since a graph that is being built outside may run."""
     sizes = [1 if size is None else size for size in spec.shape]
     if isinstance(spec, tf.SparseTensorSpec):
         dense_shape = tf.compat.v1.placeholder_with_default(tf.constant(sizes, tf.int64), [len(sizes)])
@@ -338,6 +346,7 @@ def _placeholder(spec: Any) -> tf.Tensor | tf.SparseTensor:
 
 
 def _spec_of(value: Any) -> Any:
+    """The spec of a tensor or a sparse tensor; any other value unchanged."""
     if isinstance(value, tf.SparseTensor):
         return tf.SparseTensorSpec(value.shape, value.dtype)
     return tf.TensorSpec(value.shape, value.dtype) if tf.is_tensor(value) else value
@@ -345,17 +354,17 @@ def _spec_of(value: Any) -> Any:
 
 @part("tensorflow.python.eager.tape: variable_accessed(variable)")
 def note_read(variable: keras.Variable) -> None:
-    """Tells the tapes that a variable is read, whose value in a stateless scope is a tensor.
+    """Tells the tapes that a variable is read, in whose place a stateless scope holds a tensor.
 
     Tapes watch the variables that are read while they record, and take variables as sources of gradients: by their
-    handles, see `make_tensors_handles`.
+    handles, see `use_tensors_as_handles`.
     """
     importlib.import_module("tensorflow.python.eager.tape").variable_accessed(variable)
 
 
 @part("keras.Variable.handle, a property")
 @functools.cache
-def make_tensors_handles() -> None:
+def use_tensors_as_handles() -> None:
     """Replaces `keras.Variable.handle`, once: it is the tensor that a stateless scope holds in the place of a variable.
 
     Keras raises an AttributeError there. Scopes of steps call this when they are entered.

@@ -48,8 +48,8 @@ T = TypeVar("T")
 _quick: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_quick_operations", default=False)
 _stacks: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_stacks_of_operations", default=False)
 _shares: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_shared_constants", default=False)
-_CACHED = 4096  # encodings of attributes
-_SMALL = 64  # numbers that a constant is made of
+_CACHED = 4096  # entries of a cache of encoded attributes
+_SMALL = 64  # numbers in the largest constant that is cached, or shared
 
 
 @contextlib.contextmanager
@@ -74,8 +74,9 @@ class _Definition:
     Args:
         inputs: the definitions of the operands.
         attributes: the names of all attributes.
-        allowed: by attribute that is a dtype, the dtypes that it may be.
-        defaults: by attribute that is a dtype, its default.
+        allowed: by attribute that is a dtype, the dtypes that it may be; without those that may be any.
+        defaults: by attribute that is a dtype, its default; without those that have none.
+        has_lists: whether an operand is a list of tensors.
     """
 
     op: op_def_pb2.OpDef
@@ -90,7 +91,7 @@ class _Definition:
 
 @functools.cache
 def _definition(op: str) -> _Definition | None:
-    """None where only TensorFlow's own functions create the operation."""
+    """The definition of an operation; None where only TensorFlow's own functions create it."""
     op_def = op_def_registry.get(op)
     if op_def is None or op_def.deprecation.version:
         return None
@@ -215,6 +216,7 @@ def add_operation(
 
 
 def _unique(graph: tf.Graph, name: str) -> str:
+    """A name that no operation of the graph has; a name that ends with `/` is taken as it is, as TensorFlow does."""
     return name[:-1] if name[-1] == "/" else graph.unique_name(name)
 
 
@@ -230,6 +232,7 @@ _constants: dict[tuple, Sequence[tuple[str, bytes]]] = {}
 
 
 def _encoded_constant(tensor: tensor_pb2.TensorProto) -> Sequence[tuple[str, bytes]]:
+    """The serialized attributes `value` and `dtype` of a Const."""
     attributes = attr_value_pb2.AttrValue(tensor=tensor), attr_value_pb2.AttrValue(type=tensor.dtype)
     return [*zip(("value", "dtype"), (a.SerializeToString() for a in attributes), strict=True)]
 
@@ -280,7 +283,10 @@ def _may_take_handles(op: str) -> bool:
 
 
 def _is_plain(graph: tf.Graph) -> bool:
-    """Whether operations of a graph need nothing but operands and attributes; devices and kernels are set after."""
+    """Whether an operation can be added to a graph by operands and attributes alone.
+
+    `_create_op_helper`, which `_create` calls behind it, sets its device and its kernel label.
+    """
     return (
         isinstance(graph, func_graph.FuncGraph)
         and not graph.capture_by_value
@@ -290,17 +296,26 @@ def _is_plain(graph: tf.Graph) -> bool:
 
 
 def _apply(graph: tf.Graph, definition: _Definition, name: str, keywords: dict) -> tuple:
-    """Converts the operands, infers the attributes and creates the operation, as `_apply_op_helper` does."""
+    """Converts the operands, infers the attributes and creates the operation, as `_apply_op_helper` does.
+
+    Args:
+        keywords: operands and attributes by name.
+    Returns:
+        (structure of the results, whether the operation is stateful, operation, its outputs).
+    Raises:
+        _NotQuick: the graph is as it was.
+    """
     values = {a.name: _take(keywords, a.name) for a in definition.inputs}
     names = graph._names_in_use
     whole_name = f"{graph._name_stack}/{name}".removeprefix("/").lower()
     old_count = names.get(whole_name)
+    # A constant made of an operand is in the scope of its operation, unless other operations may share the constant.
     with contextlib.nullcontext(f"{_unique(graph, name)}/") if _shares.get() else graph.name_scope(name) as scope:
         try:
             inputs, attributes = _operands(graph, definition, values)
             encoded, structure = _encode(definition, attributes, keywords)
         except (_NotQuick, TypeError, ValueError):
-            if not name.endswith("/"):  # the name is free again
+            if not name.endswith("/"):  # frees the name for TensorFlow's own function
                 names.pop(scope[:-1].lower())
                 names.update({} if old_count is None else {whole_name: old_count})
             raise _NotQuick from None
@@ -309,7 +324,7 @@ def _apply(graph: tf.Graph, definition: _Definition, name: str, keywords: dict) 
 
 
 def _take(keywords: dict, name: str) -> Any:
-    """The argument of that name, which has an underscore behind it where it is a word of Python."""
+    """Removes and returns an argument; the keyword has an underscore behind it where the name is a word of Python."""
     for key in (name, f"{name}_"):
         if key in keywords:
             return keywords.pop(key)
@@ -317,7 +332,11 @@ def _take(keywords: dict, name: str) -> Any:
 
 
 def _operands(graph: tf.Graph, definition: _Definition, values: Mapping[str, Any]) -> tuple[list, dict[str, Any]]:
-    """The operands as tensors of the graph (a list of them for a list), and the attributes that they decide."""
+    """The operands as tensors of the graph (a list of them for a list), and the attributes that they decide, by name.
+
+    Args:
+        values: the operands as the caller passed them, by name.
+    """
     inputs: list = []
     attributes: dict[str, Any] = {}
     for argument in definition.inputs:
@@ -348,7 +367,11 @@ _Symbolic = ops.SymbolicTensor
 
 
 def _decide(attributes: dict[str, Any], attribute: str, value: Any, definition: _Definition) -> None:
-    """Notes an attribute that an operand decides; each operand has to decide it alike."""
+    """Sets an attribute that an operand decides: a dtype, a list of dtypes or a length.
+
+    Raises:
+        _NotQuick: another operand has decided otherwise, or the definition does not allow the dtype.
+    """
     if attributes.setdefault(attribute, value) != value:
         raise _NotQuick
     if attribute in definition.allowed and value.as_datatype_enum not in definition.allowed[attribute]:
@@ -372,17 +395,24 @@ def _convert(
 
 
 def _capture(graph: tf.Graph, tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor in this graph; one of a graph around it, or an eager one, becomes an input."""
     return tensor if type(tensor) is _Symbolic and tensor.graph is graph else graph.capture(tensor)
 
 
 _Encoded = tuple[list[tuple[str, bytes]], list]
-"""The serialized attributes by name, and the structure of the results."""
+"""Name and serialized AttrValue of each attribute, and the structure of the results as `_apply_op_helper` has it."""
 
 _encodings: dict[tuple, _Encoded] = {}
+"""By `_cache_key`."""
 
 
 def _encode(definition: _Definition, attributes: dict[str, Any], keywords: dict) -> _Encoded:
-    """Encodes all attributes of an operation, those that its operands decide and the others."""
+    """Encodes all attributes of an operation.
+
+    Args:
+        attributes: those that the operands decide; gets the others.
+        keywords: the arguments that are no operands; an argument that is no attribute either is for TensorFlow.
+    """
     for name in definition.attributes:
         if name in attributes:
             continue
@@ -407,7 +437,7 @@ def _encode(definition: _Definition, attributes: dict[str, Any], keywords: dict)
 
 
 def _store(cache: dict[tuple, T], key: tuple, value: T) -> T:
-    """The value, which other threads find in the cache for some time."""
+    """Caches a value, and returns it; a full cache is emptied first."""
     if len(cache) >= _CACHED:
         cache.clear()
     cache[key] = value
@@ -426,13 +456,18 @@ def _cache_key(op: str, attributes: Mapping[str, Any]) -> tuple | None:
 
 
 _PLAIN: tuple[Callable, ...] = (int, bool, str, bytes, tf.DType, type(None))
+"""Classes of attributes' values of which equal ones are encoded alike."""
 
 
 def _create(graph: tf.Graph, op: str, name: str, inputs: list, attributes: Sequence[tuple[str, bytes]]) -> tf.Operation:
     """Adds an operation to a graph through the C API.
 
     Args:
+        name: a unique one.
         inputs: tensors of the graph, and lists of them.
+        attributes: all of them, serialized.
+    Raises:
+        ValueError: the operands do not fit; TensorFlow's message.
     """
     with graph._c_graph.get() as c_graph:
         description = c_api.TF_NewOperation(c_graph, op, name)
@@ -452,7 +487,7 @@ def _create(graph: tf.Graph, op: str, name: str, inputs: list, attributes: Seque
     except tf.errors.InvalidArgumentError as error:
         raise ValueError(error.message) from None
     if _stacks.get():
-        c_api.TF_SetOpStackTrace(c_operation, tf_stack.extract_stack(stacklevel=3))
+        c_api.TF_SetOpStackTrace(c_operation, tf_stack.extract_stack(stacklevel=3))  # without this module's frames
         _note_lines(graph, name)
     operation = ops.Operation._from_c_op(c_operation, graph)
     graph._create_op_helper(operation)
@@ -461,7 +496,7 @@ def _create(graph: tf.Graph, op: str, name: str, inputs: list, attributes: Seque
 
 def _note_lines(graph: tf.Graph, name: str) -> None:
     """Notes the lines of Python code that create an operation of a graph."""
-    lines = lines_of(sys._getframe(2))
+    lines = lines_of(sys._getframe(2))  # of the caller's caller
     if lines is not None:
         lines_of_operations(graph)[name] = lines
 
@@ -479,5 +514,5 @@ def lines_of_operations(graph: tf.Graph) -> dict[str, CallingLines]:
 
 
 def _lines_of_source() -> Mapping[tuple[str, int], tuple]:
-    """For lines of functions converted by AutoGraph that run in this thread: file and line that they are made of."""
+    """(file, line) of generated code -> the user's (file, line, …), for the converted functions in this thread."""
     return tf_stack._source_mapper_stacks[tf_stack._get_thread_key()][-1].get_effective_source_map()

@@ -7,6 +7,7 @@ are known. It adds nothing to a graph, and runs no kernel.
 import ctypes
 import functools
 import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.eager import context
 
 Shape = tuple[int, ...] | None
-"""Sizes, -1 for those that are unknown; None where their number is."""
+"""The sizes of a tensor, -1 for an unknown one; None for an unknown rank."""
 
 
 class _ShapeAndType(ctypes.Structure):
@@ -29,7 +30,7 @@ class _ShapeAndTypeList(ctypes.Structure):
 
 
 _Shapes = ctypes.POINTER(_ShapeAndTypeList)
-_RESULTS = {  # the results of TensorFlow's functions: pointers, unless said otherwise
+_RESULTS = {  # by C function the type of its result; c_void_p is a pointer to an object of TensorFlow
     "TFE_NewOp": ctypes.c_void_p,
     "TF_NewStatus": ctypes.c_void_p,
     "TF_GetCode": ctypes.c_int,
@@ -53,17 +54,20 @@ def _library() -> ctypes.CDLL:
     """The functions of TensorFlow's C API; those of the framework are visible through the library that links it.
 
     Raises:
-        AttributeError: this TensorFlow has not all of them.
+        AttributeError: this TensorFlow lacks the library or one of the functions.
     """
     directory = Path(tf.__file__).parent
-    (path,) = directory.glob("libtensorflow_cc.*2*") or [directory / "libtensorflow_cc.so.2"]
-    library = ctypes.CDLL(str(path))
+    paths = sorted(directory.glob("libtensorflow_cc.*2*"))
+    if not paths:
+        raise AttributeError(f"{directory} has no libtensorflow_cc")
+    library = ctypes.CDLL(str(paths[0]))
     for name, result in _RESULTS.items():
         getattr(library, name).restype = result
     return library
 
 
 def _check(status: ctypes.c_void_p) -> None:
+    """Raises a ValueError with TensorFlow's message if a TF_Status says that a call failed."""
     library = _library()
     if library.TF_GetCode(status):
         raise ValueError(library.TF_Message(status).decode(errors="replace"))
@@ -75,13 +79,15 @@ class _Operation:
     def __init__(self, op: str, attributes: Sequence[tuple[str, bytes]]) -> None:
         library = _library()
         self._status = ctypes.c_void_p(library.TF_NewStatus())
+        weakref.finalize(self, library.TF_DeleteStatus, self._status).atexit = False
         get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
         get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-        eager = context.context()
-        eager.ensure_initialized()
-        handle = ctypes.c_void_p(get_pointer(eager._handle, None))
+        eager_context = context.context()
+        eager_context.ensure_initialized()
+        handle = ctypes.c_void_p(get_pointer(eager_context._handle, None))
         self._operation = ctypes.c_void_p(library.TFE_NewOp(handle, op.encode(), self._status))
         _check(self._status)
+        weakref.finalize(self, library.TFE_DeleteOp, self._operation).atexit = False
         for name, value in attributes:
             library.TFE_OpSetAttrValueProto(
                 self._operation, name.encode(), value, ctypes.c_size_t(len(value)), self._status
@@ -90,6 +96,7 @@ class _Operation:
         self._lock = threading.Lock()
 
     def infer(self, shapes: Sequence[Shape], values: Sequence[np.ndarray | None]) -> list[Shape]:
+        """The shapes of the results; see `private_api.infer_shapes`."""
         library = _library()
         input_shapes = library.TF_NewShapeAndTypeList(ctypes.c_int(len(shapes)))
         tensors = (ctypes.c_void_p * max(1, len(values)))(*map(_tensor, values))
@@ -118,7 +125,7 @@ class _Operation:
 
 
 def _tensor(value: np.ndarray | None) -> int | None:
-    """A copy of numbers for TensorFlow's C API; None of nothing."""
+    """The address of a new TF_Tensor with the numbers, which the caller deletes; None of None."""
     if value is None:
         return None
     library = _library()
@@ -141,18 +148,16 @@ def inferred_shapes(
     shapes: Sequence[Shape],
     values: Sequence[np.ndarray | None],
 ) -> list[Shape]:
-    """The shapes of an operation's results by TensorFlow's shape function.
-
-    Args:
-        attributes: (name, serialized AttrValue) pairs.
-        shapes: of the operands.
-        values: of the operands, as far as they are known; None for others.
-    """
+    """See `private_api.infer_shapes`."""
     return _operation(op, attributes).infer(shapes, values)
 
 
 def encode_attribute(value: Any, kind: str) -> bytes:
-    """An attribute as TensorFlow serializes it."""
+    """The serialized AttrValue of an attribute.
+
+    Args:
+        kind: the attribute's type in the operation's definition, such as `int`, `type` or `list(shape)`.
+    """
     return _proto(value, kind).SerializeToString()
 
 

@@ -27,7 +27,7 @@ class StepScope(keras.StatelessScope):
         self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
     def __enter__(self) -> "StepScope":
-        private_api_keras.make_tensors_handles()
+        private_api_keras.use_tensors_as_handles()
         self._traces = private_api.functions_traced_anew()
         self._traces.__enter__()
         return super().__enter__()

@@ -329,7 +329,7 @@ class _RecordingScope(keras.StatelessScope):
         self.untracked: list[keras.Variable] = []
 
     def __enter__(self) -> "_RecordingScope":
-        private_api_keras.make_tensors_handles()
+        private_api_keras.use_tensors_as_handles()
         return super().__enter__()
 
     def get_current_value(self, variable: keras.Variable) -> Any:
