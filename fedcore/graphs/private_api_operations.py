@@ -303,7 +303,7 @@ def _apply(graph: tf.Graph, definition: _Definition, name: str, keywords: dict) 
     Returns:
         (structure of the results, whether the operation is stateful, operation, its outputs).
     Raises:
-        _NotQuick: the graph is as it was.
+        _NotQuick: TensorFlow's own function has to create the operation; the name is free for it.
     """
     values = {a.name: _take(keywords, a.name) for a in definition.inputs}
     names = graph._names_in_use
@@ -487,7 +487,7 @@ def _create(graph: tf.Graph, op: str, name: str, inputs: list, attributes: Seque
     except tf.errors.InvalidArgumentError as error:
         raise ValueError(error.message) from None
     if _stacks.get():
-        c_api.TF_SetOpStackTrace(c_operation, tf_stack.extract_stack(stacklevel=3))  # without this module's frames
+        c_api.TF_SetOpStackTrace(c_operation, tf_stack.extract_stack(stacklevel=3))
         _note_lines(graph, name)
     operation = ops.Operation._from_c_op(c_operation, graph)
     graph._create_op_helper(operation)

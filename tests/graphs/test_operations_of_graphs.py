@@ -18,7 +18,7 @@ def test_a_constant_with_the_name_of_an_operation_is_no_operation():
     graph = traced(lambda x: tf.strings.join([x, TEXT]), "str")
     assert TEXT.encode() in graph.data
     assert not {op for op in operations_of(graph.digest, graph.data) if op in TEXT.split()}
-    assert graph_import._parse(graph.data).inlined
+    assert graph_import._parse(graph.data).is_inlined
 
 
 def test_operations_of_called_functions_count():
@@ -39,4 +39,4 @@ def test_a_gradient_of_a_max_pool_is_called_as_a_function():
 
     graph = traced(gradient, "float32[1,4,4,1]")
     assert "MaxPoolGrad" in operations_of(graph.digest, graph.data)
-    assert not graph_import._parse(graph.data).inlined
+    assert not graph_import._parse(graph.data).is_inlined

@@ -50,7 +50,7 @@ class Breakpoint:
 
     @property
     def count(self) -> int:
-        """The number of its printed values: the condition, or else a placeholder for it, and the tensors."""
+        """How many values it prints: the condition, or True in its place, and the tensors."""
         return 1 + len(self.tensors)
 
     def may_stop(self, index: int, client_id: str | None, round_number: int | None) -> bool:
@@ -59,11 +59,15 @@ class Breakpoint:
         return is_client and self.round in (None, round_number)
 
     def stops(self, step: int | None, values: Sequence[tf.Tensor]) -> bool:
-        """Whether a step stops, with these values."""
+        """Whether a client stops in a step.
+
+        Args:
+            values: the printed ones: the condition, then the tensors.
+        """
         return self.step in (None, step) and (not self.has_condition or bool(tf.reduce_any(values[0])))
 
     def names(self, values: Sequence[tf.Tensor]) -> dict[str, Any]:
-        """The globals and the variables, with the values of the tensors."""
+        """The globals and variables by name, with the printed `values` (as for `stops`) in the place of tensors."""
         leaves = tf.nest.flatten(self.variables)
         for number, value in zip(self.tensors, values[1:], strict=True):
             leaves[number] = value
@@ -78,7 +82,7 @@ _lock = threading.Lock()
 
 
 def breakpoint_of(number: int) -> Breakpoint | None:
-    """The breakpoint with a number; None if it is forgotten, or of another process."""
+    """The breakpoint with a number; None if it is forgotten (`MOST_BREAKPOINTS`), or of another process."""
     with _lock:
         return _breakpoints.find(number, None)
 
@@ -90,7 +94,7 @@ def add_breakpoint(
 
     Args:
         condition: bool; the client stops where it is true, or has a true entry. None: always.
-        frame: that calls it, from whose user's frame the variables are.
+        frame: of the caller; the variables are those of the nearest frame of the user's code.
     """
     lines, frame_of_user = private_api.lines_of_caller(), user_frame(frame)
     if lines is None or frame_of_user is None:
@@ -117,10 +121,13 @@ def add_breakpoint(
 
 
 def _function_and_variables(innermost: FrameType) -> tuple[str, dict[str, Any]]:
-    """The name of the user's function that a frame is in, and the variables there.
+    """The name of the user's function that a frame is in, and the variables there, by name.
 
-    AutoGraph makes functions of loops and branches, in whose frames are the variables that they read only. The others
-    are in the frame of the function around them, `tf__NAME`.
+    AutoGraph makes functions of loops and branches, whose frames hold only the variables that they read. The other
+    variables are in the frame of the function around them, `tf__NAME`.
+
+    Args:
+        innermost: the frame that calls `fc.debug.breakpoint`, maybe of such a function.
     """
     path, name, variables = innermost.f_code.co_filename, innermost.f_code.co_name, dict(innermost.f_locals)
     frame = innermost.f_back if is_generated(path) else None
@@ -132,6 +139,7 @@ def _function_and_variables(innermost: FrameType) -> tuple[str, dict[str, Any]]:
 
 
 def _is_of_autograph(name: str, value: object) -> bool:
+    """Whether a variable of a frame is AutoGraph's, or a module: the debugger shows the user's values only."""
     if name in ("ag__", "do_return", "retval_", "fscope", "lscope") or isinstance(value, ModuleType):
         return True
     if isinstance(value, FunctionType):

@@ -8,6 +8,7 @@ A table is a resource of one process, but a graph leaves the process.
 
 import contextlib
 import contextvars
+import threading
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -37,19 +38,19 @@ def look_up(keys: tf.Tensor, table_keys: np.ndarray, values: np.ndarray, default
 
     Args:
         table_keys, values: numpy arrays of equal length; the known keys are distinct.
+        default: a scalar, the value of other keys.
     """
     if not table_keys.size:
         return tf.broadcast_to(default, tf.shape(keys))
     salt = _perfect_salt(table_keys) if keys.dtype == tf.string else 0
     with tf.init_scope():
-        order = np.argsort(_codes(tf.constant(table_keys), salt).numpy(), kind="stable")
-    table_keys, values = table_keys[order], values[order]
-    with tf.init_scope():
         codes = _codes(tf.constant(table_keys), salt).numpy()
+    order = np.argsort(codes, kind="stable")
+    codes, table_keys, values = codes[order], table_keys[order], values[order]
     flat = tf.reshape(keys, [-1])
-    at = tf.minimum(tf.searchsorted(tf.constant(codes), _codes(flat, salt)), table_keys.size - 1)
-    results = tf.where(tf.gather(tf.constant(table_keys), at) == flat, tf.gather(tf.constant(values), at), default)
-    return tf.reshape(results, tf.shape(keys))
+    places = tf.minimum(tf.searchsorted(tf.constant(codes), _codes(flat, salt)), table_keys.size - 1)
+    is_known = tf.gather(tf.constant(table_keys), places) == flat
+    return tf.reshape(tf.where(is_known, tf.gather(tf.constant(values), places), default), tf.shape(keys))
 
 
 def look_up_computed(keys: tf.Tensor, table_keys: tf.Tensor, values: tf.Tensor, default: tf.Tensor) -> tf.Tensor:
@@ -58,9 +59,9 @@ def look_up_computed(keys: tf.Tensor, table_keys: tf.Tensor, values: tf.Tensor, 
     A known key that stands twice has its first value; TensorFlow's tables refuse it if its values differ.
     """
     flat = tf.reshape(keys, [-1, 1])
-    matches = tf.concat([tf.equal(flat, table_keys), tf.fill(tf.shape(flat), True)], 1)
-    at = tf.argmax(tf.cast(matches, tf.int32), 1)
-    return tf.reshape(tf.gather(tf.concat([values, [default]], 0), at), tf.shape(keys))
+    matches = tf.concat([tf.equal(flat, table_keys), tf.fill(tf.shape(flat), True)], 1)  # at last the default
+    places = tf.argmax(tf.cast(matches, tf.int32), 1)
+    return tf.reshape(tf.gather(tf.concat([values, [default]], 0), places), tf.shape(keys))
 
 
 def _codes(keys: tf.Tensor, salt: int) -> tf.Tensor:
@@ -79,7 +80,7 @@ def _perfect_salt(table_keys: np.ndarray) -> int:
     return salt
 
 
-def _entries(table: tf.lookup.StaticHashTable) -> tuple:
+def _entries(table: tf.lookup.StaticHashTable) -> tuple[np.ndarray, np.ndarray] | tuple[tf.Tensor, tf.Tensor]:
     """The keys and values: two arrays, or two tensors if the graph computes them."""
     entries = getattr(table, _ENTRIES, None)
     if entries is None:
@@ -143,15 +144,12 @@ def _initialize(self: tf.lookup.StaticHashTable) -> tf.Operation | None:
 
 
 _originals: dict[str, Callable] = {}
+_installing = threading.Lock()
 
 
 def _install() -> None:
     """Replaces the methods of TensorFlow's static tables, once. Outside `constant_tables` they call the originals."""
-    if not _originals:
-        methods: dict[str, Callable] = {
-            "lookup": _lookup,
-            "size": _size,
-            "export": _export_table,
-            "_initialize": _initialize,
-        }
-        _originals.update(private_api.replace_table_methods(methods))
+    methods = {"lookup": _lookup, "size": _size, "export": _export_table, "_initialize": _initialize}
+    with _installing:  # a second thread would take the replacements for the originals
+        if not _originals:
+            _originals.update(private_api.replace_table_methods(methods))

@@ -81,23 +81,23 @@ def cut_prints(
     if not prints.nodes and not prints.are_imported:
         return None
     bodies = {f.signature.name: f.node_def for f in graph_def.library.function}
-    functions = functions_with(graph_def.library.function, lambda node: node.op == PRINT)
-    for nodes in (graph_def.node, *(bodies[name] for name in functions)):
+    printing = functions_with(graph_def.library.function, lambda node: node.op == PRINT)
+    for nodes in (graph_def.node, *(bodies[name] for name in printing)):
         for node in nodes:
-            printing_callees = functions.intersection(callees(node)) - {node.op}  # `node.op`: a direct call
+            printing_callees = printing.intersection(callees(node)) - {node.op}  # `node.op`: a direct call
             if printing_callees and node.op not in _RUN_NODE_BY_NODE:
                 (label, line), *_ = (
-                    _label(n) for name in sorted(printing_callees) for n in bodies[name] if n.op == PRINT
+                    _label_and_line(n) for name in sorted(printing_callees) for n in bodies[name] if n.op == PRINT
                 )
                 raise TracingError(_refusal(label, line, f"that the operation {node.op} runs as a whole"))
-    roots = [n.name for n in graph_def.node if n.op == PRINT or functions.intersection(callees(n))]
+    roots = [n.name for n in graph_def.node if n.op == PRINT or printing.intersection(callees(n))]
     data = canonical_graph(graph_def, arguments, [], roots, seed, keeps_prints=True)
     canonical = graph_pb2.GraphDef.FromString(data)
     remaining = [canonical.node, *(f.node_def for f in canonical.library.function)]
-    lost = prints.nodes - {_label(node) for nodes in remaining for node in nodes if node.op == PRINT}
+    lost = prints.nodes - {_label_and_line(node) for nodes in remaining for node in nodes if node.op == PRINT}
     for label, line in sorted(lost):  # the error names the first
         raise TracingError(_refusal(label, line, "that TensorFlow rewrites, as tf.vectorized_map does"))
-    remove_print_captures(graph_def, functions, private_api.captured_arguments(graph))
+    remove_print_captures(graph_def, printing, private_api.captured_arguments(graph))
     return data
 
 
@@ -109,11 +109,13 @@ def breakpoint_numbers(prints: bytes) -> frozenset[str]:
     return frozenset(node.attr["debug_urls"].list.s[1].decode() for node in nodes)
 
 
-def _label(node: node_def_pb2.NodeDef) -> tuple[str, str]:
+def _label_and_line(node: node_def_pb2.NodeDef) -> tuple[str, str]:
+    """The label of a print's node and the user's line, which is empty if it is not known."""
     return node.attr["tensor_name"].s.decode(), node.attr["debug_urls"].list.s[0].decode()
 
 
 def _refusal(label: str, line: str, why: str) -> str:
+    """The message that a print cannot be run; `why` is a relative clause of the function that it stands in."""
     at = f" at {line}" if line else ""
     return (
         f"fc.debug.print of {label!r}{at} stands in a function {why}, so that its values are nowhere to be printed\n"

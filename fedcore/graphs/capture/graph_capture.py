@@ -50,6 +50,8 @@ class TracedGraph:
     """A graph with its bytes, before it has a name in a module.
 
     Args:
+        type: of the graph: its parameter, and its result with sequences in columns.
+        data: the serialized canonical GraphDef.
         side_effects: the graph attributes of `side_effects_of`: `seeded`, `stateful`, `effects`.
         returns: the result type of the user's function, if it contains sequences; the graph returns their columns.
         sources: the user's code of its nodes.
@@ -85,7 +87,7 @@ class TracedGraph:
 
 
 def _operands(parameter: Type | None, tensors: list[tf.Tensor]) -> list:
-    """The leaves of the parameter, from the arguments of `main`."""
+    """The leaves of the parameter, from the arguments of `main`: a sequence has two, its handle and its count."""
     operands: list = []
     sequences = 0
     arguments = iter(tensors)
@@ -137,16 +139,7 @@ def trace_leaves(
     graph = concrete.graph
     graph_def = graph.as_graph_def()
     refuse_tied_to_process(graph_def, describe)
-    constants, variables = _captures(graph, own, describe)
-    for node in list(graph_def.node):
-        if node.name in constants:
-            _make_constant(node, constants[node.name])
-        elif node.name in variables:
-            handle = variables[node.name]
-            make_fresh(node, handle)
-            value = own.value_now(handle)
-            if value is not None:
-                assign_first(graph_def, node.name, value)
+    _replace_captures(graph_def, graph, own, describe)
     seed, *arguments = [t.op.name for t in graph.inputs[: len(specs)]]
     seed_random_operations(graph_def, seed, describe)
     remove_lowering_marks(graph_def)
@@ -161,8 +154,26 @@ def trace_leaves(
     return TracedGraph(FunctionType(parameter, result[-1]), data, side_effects, sources=sources, prints=prints)
 
 
+def _replace_captures(graph_def: graph_pb2.GraphDef, graph: tf.Graph, own: OwnVariables, describe: str) -> None:
+    """Replaces the placeholders of captured tensors, in place: by constants, or by fresh variables of the function."""
+    constants, variables = _captures(graph, own, describe)
+    for node in list(graph_def.node):
+        if node.name in constants:
+            _make_constant(node, constants[node.name])
+        elif node.name in variables:
+            handle = variables[node.name]
+            make_fresh(node, handle)
+            value = own.value_now(handle)
+            if value is not None:
+                assign_first(graph_def, node.name, value)
+
+
 def _captures(graph: tf.Graph, own: OwnVariables, describe: str) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """The captured tensors by their placeholder: constants, and variables of the function's own."""
+    """The captured tensors by the names of their placeholders: (constants, handles of the function's own variables).
+
+    Raises:
+        TracingError: a captured tensor is of another graph, a variant, or a resource of this process.
+    """
     constants, variables = {}, {}
     for outer, inner in graph.captures:
         if not private_api.is_eager(outer):
@@ -184,7 +195,7 @@ def _captures(graph: tf.Graph, own: OwnVariables, describe: str) -> tuple[dict[s
 def _why_not_captured(graph: tf.Graph, resource: tf.Tensor, describe: str) -> str:
     """The message for a captured resource that is no variable of the function's own."""
     names = [v.name for v in graph.variables if v.handle is resource]
-    if names or (private_api.handle_types(resource)):
+    if names or private_api.handle_types(resource):
         return (
             f"{describe} uses {names[0] if names else 'a variable'}, made outside of it. Make variables (and Keras "
             "models) inside the function, or pass their values as arguments"

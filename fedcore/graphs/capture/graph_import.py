@@ -42,14 +42,14 @@ class _Importable:
     Args:
         graph_def: without the placeholders of its arguments and seed; its functions have content names.
         used: the names of the nodes that are an input of another node.
-        inlined: whether its nodes are copied into the graph around, rather than called as a function.
-        original_keys: for each node of a function its key in the canonical graph.
+        is_inlined: whether its nodes are copied into the graph around, rather than called as a function.
+        canonical_keys: for each node of a function its key in the canonical graph.
     """
 
     graph_def: graph_pb2.GraphDef
     used: frozenset[str]
-    inlined: bool
-    original_keys: Mapping[NodeKey, NodeKey] = attrs.field(factory=dict)
+    is_inlined: bool
+    canonical_keys: Mapping[NodeKey, NodeKey] = attrs.field(factory=dict)
 
     @property
     def arguments(self) -> set[str]:
@@ -84,14 +84,16 @@ NOT_INLINED = "MaxPoolGrad"
 
 def _parse(data: bytes) -> _Importable:
     source_def = graph_pb2.GraphDef.FromString(data)
-    names: dict[NodeKey, NodeKey] = {}
-    graph_def = with_content_names(guard_graph(source_def) if checks_operands() else source_def, canonical_names=names)
+    imported_keys: dict[NodeKey, NodeKey] = {}
+    guarded_def = guard_graph(source_def) if checks_operands() else source_def
+    graph_def = with_content_names(guarded_def, canonical_names=imported_keys)
     used = frozenset(i.split(":")[0].lstrip("^") for n in graph_def.node for i in n.input)
-    inlined = not any(op.startswith(NOT_INLINED) for op in operations_in(graph_def))
+    is_inlined = not any(op.startswith(NOT_INLINED) for op in operations_in(graph_def))
     nodes = [n for n in graph_def.node if not (n.op == "Placeholder" and n.name.startswith(("arg", "seed")))]
     del graph_def.node[:]
     graph_def.node.extend(nodes)
-    return _Importable(graph_def, used, inlined, {after: node for node, after in names.items()})
+    canonical_keys = {imported: canonical for canonical, imported in imported_keys.items()}
+    return _Importable(graph_def, used, is_inlined, canonical_keys)
 
 
 def keys_on_path(graph: Graph, data: bytes, path: Sequence[str]) -> Iterator[NodeKey]:
@@ -105,7 +107,7 @@ def keys_on_path(graph: Graph, data: bytes, path: Sequence[str]) -> Iterator[Nod
     bodies |= {f.signature.name: f.node_def for f in importable.graph_def.library.function}
     function = ""  # the graph itself
     for name in path:
-        yield importable.original_keys.get((function, name), (function, name))
+        yield importable.canonical_keys.get((function, name), (function, name))
         node = next((node for node in bodies.get(function, ()) if node.name == name), None)
         if node is None:
             return
@@ -148,7 +150,7 @@ def call_leaves(
         results = importable.add(named_inputs, operands, graph.name, len(result_types))
         if graph.sources and results:
             note_imported(graph, results[0].op.name.removesuffix("/ret0"))
-        if prints is not None and prints.arguments <= set(feed):
+        if prints is not None and prints.arguments <= set(feed):  # not if only they need the seed, and there is none
             assert printing is not None
             printing.are_imported = True
             prints.add(named_inputs, operands, f"{graph.name}_prints", 0)
@@ -158,7 +160,7 @@ def call_leaves(
     try:
         out = (
             import_graph(*arguments)
-            if importable.inlined and not xla
+            if importable.is_inlined and not xla
             else call_as_function(import_graph, arguments, xla=xla)
         )
         shapes = [tensor.shape for tensor in out]  # raises where a dimension is negative
@@ -209,13 +211,12 @@ def eager_callable(graph: Graph, data: bytes) -> Callable:
     types = [] if parameter is None else [leaf for _, leaf in leaves(parameter)]
 
     def main(seed: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        operands, values = list(tensors), []
+        operands, values = iter(tensors), []
         for type_ in types:
-            value = operands.pop(0)
+            value = next(operands)
             if isinstance(type_, SequenceType):
-                value = SequenceOperand(
-                    operands.pop(0), from_tensor_lists(value, type_.element, sequence_specs(type_, spec))
-                )
+                elements = from_tensor_lists(value, type_.element, sequence_specs(type_, spec))
+                value = SequenceOperand(next(operands), elements)
             values.append(value)
         return call_leaves(graph, data, values, seed)
 
@@ -224,8 +225,8 @@ def eager_callable(graph: Graph, data: bytes) -> Callable:
 
     @functools.cache
     def concrete() -> tuple[Callable, bool]:
-        function = compiled.get_concrete_function()
-        return function, sums_explode(graph, data)
+        """The traced function, and whether Grappler would make too large a sum in it."""
+        return compiled.get_concrete_function(), sums_explode(graph, data)
 
     def call(*arguments: Nested, seed: int = 0) -> Nested:
         tensors: list = []

@@ -67,4 +67,5 @@ def draw_seed_state(start: np.ndarray | tf.Tensor) -> tf.Tensor:
 
 
 def is_default_seed(number: int) -> bool:
+    """Whether a number in a graph is a default seed of Keras, rather than a seed that the user chose."""
     return number in _issued

@@ -8,7 +8,7 @@ canonical form.
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-_LOWERED = "_lower_using_switch_merge"
+_LOWERING_MARK = "_lower_using_switch_merge"
 _IMAGES = ("AvgPool", "Conv2D", "Conv3D", "DepthwiseConv2d", "FusedBatchNorm", "MaxPool")
 """Prefixes of operations over images."""
 
@@ -19,8 +19,8 @@ def remove_lowering_marks(graph_def: graph_pb2.GraphDef) -> None:
     if any(map(_may_need_onednn, inside)):
         return
     for node in (*graph_def.node, *inside):
-        if _LOWERED in node.attr:
-            del node.attr[_LOWERED]
+        if _LOWERING_MARK in node.attr:
+            del node.attr[_LOWERING_MARK]
 
 
 def _may_need_onednn(node: node_def_pb2.NodeDef) -> bool:

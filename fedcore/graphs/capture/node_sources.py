@@ -32,6 +32,7 @@ def traced_sources(
     sources = {key: source for key, source in _table(graph).items() if key[0]}
     location = functools.cache(CallingLines.location)
     for function, body in (("", graph), *private_api.functions_of(graph).items()):
+        # A table has canonical names for nodes of imported functions, and traced names for the graph's own nodes.
         table = {name: source for (inner, name), source in _table(body).items() if not inner}
         if reads_lines:
             lines = private_api.lines_of_operations(body)
@@ -86,7 +87,7 @@ def noting_source(source: NodeSource) -> Iterator[None]:
 
 
 def _table(graph: tf.Graph) -> dict[NodeKey, NodeSource]:
-    """The table of a graph that is being built."""
+    """The table of a graph that is being built: (function, node) -> source; the graph itself is the function ""."""
     if not hasattr(graph, _TABLE):
         setattr(graph, _TABLE, {})
     return getattr(graph, _TABLE)

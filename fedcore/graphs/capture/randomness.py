@@ -67,8 +67,8 @@ _BY_FUNCTION: dict[str, Callable] = {
     "NonDeterministicInts": lambda seed, shape, dtype: tf.random.stateless_uniform(shape, seed, None, None, dtype),
 }
 # The attribute with the dtype of the result, and the attributes with the dtypes of the inputs (default: T).
-_RESULT = {"RandomPoissonV2": "dtype", "NonDeterministicInts": "dtype", "RandomGamma": "T", "RandomShuffle": "T"}
-_INPUTS = {"RandomPoissonV2": ("S", "R"), "NonDeterministicInts": ("shape_dtype",), "RandomGamma": ("S", "T")}
+_RESULT_DTYPE = {"RandomPoissonV2": "dtype", "NonDeterministicInts": "dtype", "RandomGamma": "T", "RandomShuffle": "T"}
+_INPUT_DTYPES = {"RandomPoissonV2": ("S", "R"), "NonDeterministicInts": ("shape_dtype",), "RandomGamma": ("S", "T")}
 _REFUSED = frozenset(
     {
         *(
@@ -112,6 +112,11 @@ class _Seeding:
         self.added: dict[str, str] = {}
 
     def is_random(self, node: node_def_pb2.NodeDef) -> bool:
+        """Whether a node draws, or holds a default seed of Keras.
+
+        Raises:
+            TiedToProcess: it has no form with a seed.
+        """
         if node.op in _REFUSED:
             raise TiedToProcess(
                 f"{self.describe} draws with the op {node.op}, which has no form with a seed. Use tf.random.uniform, "
@@ -125,10 +130,10 @@ class _Seeding:
         rewritten = _Body(self, self.graph_def.node, seed, in_function=False)
         rewritten.run()
         if rewritten.count:
-            self._without_state()
+            self._make_calls_stateless()
 
-    def _without_state(self) -> None:
-        """Makes a call stateless if the called functions no longer contain stateful operations."""
+    def _make_calls_stateless(self) -> None:
+        """Makes the calls of functions stateless that contain no stateful operation after the rewrite."""
         stateful = functions_with(self.graph_def.library.function, lambda node: is_stateful(node.op))
         for function in self.graph_def.library.function:
             if function.signature.name not in stateful:
@@ -173,6 +178,7 @@ _functions: LruCache[str, list[function_pb2.FunctionDef]] = LruCache(256)
 
 
 def _trace(fn: Callable, specs: list[tf.TensorSpec]) -> list[function_pb2.FunctionDef]:
+    """A Python function as a library function, first, and the functions that it calls."""
     with private_api.quick_operations():
         concrete = tf.function(fn, autograph=False).get_concrete_function(*specs)
     definition = function_pb2.FunctionDef.FromString(concrete.function_def.SerializeToString())
@@ -187,6 +193,7 @@ _UNSEEDED = "_fedcore_unseeded"
 
 
 def _mark_unseeded(nodes: Iterable[node_def_pb2.NodeDef]) -> None:
+    """Marks the random operations of datasets whose seeds are two constant zeros."""
     zeros = {n.name for n in nodes if n.op == "Const" and n.attr["dtype"].type == _INT64 and _is_zero(n)}
     for node in nodes:
         position = _DATASETS.get(node.op)
@@ -214,6 +221,7 @@ def _fold(seed: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
 
 
 def _pair(seed: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+    """The seed folded with a number, int64 [2]; see `_Body.pair`."""
     return tf.stack([fold_in(seed, number), tf.constant(0, tf.int64)])
 
 
@@ -221,8 +229,10 @@ class _Body:
     """The rewrite of one body, of the graph or of a function.
 
     Args:
-        seed: the name of the body's seed.
-        in_function: the body is a function's: tensors are named `node:output:index`.
+        owner: the rewrite of the whole graph.
+        nodes: the body's, edited in place.
+        seed: the name of the tensor of the body's seed, an int64 scalar.
+        in_function: whether the body is a function's, in which tensors are named `node:output:index`.
     Attributes:
         count: number of random operations, and of calls of random functions, so far.
     """
@@ -242,30 +252,33 @@ class _Body:
         self.count = 0
 
     def run(self) -> None:
+        """Rewrites the random operations and the calls of random functions, in the order of the nodes."""
         for node in list(self.nodes):
             if self.owner.is_random(node):
                 self.count += 1
                 default = _default_seed(node)
                 if node.op in _DATASETS:
-                    self._dataset(node)
+                    self._seed_dataset(node)
                 elif default is None:
-                    self._stateless(node, self.pair(self._number(node)))
+                    self._make_stateless(node, self.pair(self._number(node)))
                 else:
                     self._fold_keras_seed(node, default)
             elif self.owner.random_functions.intersection(callees(node)):
                 self.count += 1
-                self._call(node)
+                self._pass_seed(node)
 
     def _number(self, node: node_def_pb2.NodeDef) -> int:
-        """The number to fold: the operation's position, or a number for the seed that the user set."""
+        """The number to fold: the operation's position, or for a seed of the user one above all positions."""
         if node.attr["seed"].i == _SEEDED_BY_OP:
             return (1 << 40) + node.attr["seed2"].i
         return self.count
 
     def _output(self, name: str) -> str:
+        """The name of the tensor that a node adds to the body, for readers."""
         return f"{name}:output:0" if self.in_function else name
 
     def _constant(self, number: int) -> str:
+        """Adds an int64 constant; returns the name of its tensor."""
         name = f"fedcore_number_{len(self.nodes)}"
         node = self.nodes.add(name=name, op="Const")
         node.attr["dtype"].type = _INT64
@@ -273,6 +286,7 @@ class _Body:
         return self._output(name)
 
     def _add_call(self, key: str, fn: Callable, number: int) -> str:
+        """Adds a call of fn(seed, number), where `key` stands for fn; returns the name of the result."""
         specs = [tf.TensorSpec([], tf.int64)] * 2
         name = f"fedcore_{key}_{len(self.nodes)}"
         inputs = [self.seed, self._constant(number)]
@@ -288,17 +302,18 @@ class _Body:
         """The body's seed folded with a number, as int64 [2]: the form that stateless operations take."""
         return self._add_call("pair", _pair, number)
 
-    def _dataset(self, node: node_def_pb2.NodeDef) -> None:
-        """Sets the seeds of a random dataset operation."""
+    def _seed_dataset(self, node: node_def_pb2.NodeDef) -> None:
+        """Sets both seeds of a random dataset operation, by numbers that `_number` does not give."""
         del node.attr[_UNSEEDED]
         for i in (0, 1):
             node.input[_DATASETS[node.op] + i] = self.fold_seed((2 << 40) + 2 * self.count + i)
 
-    def _stateless(self, node: node_def_pb2.NodeDef, pair: str) -> None:
+    def _make_stateless(self, node: node_def_pb2.NodeDef, pair: str) -> None:
+        """Turns a random operation into a stateless one, or a call of a function, that draws with the seed `pair`."""
         data = [i for i in node.input if not i.startswith("^")]
         control = [i for i in node.input if i.startswith("^")]
         if node.op in _BY_FUNCTION:
-            self._by_function(node, data, control, pair)
+            self._make_call(node, data, control, pair)
             return
         op, position, renamed = _DIRECT[node.op]
         attributes = {k: node.attr[k] for k in node.attr if k not in ("seed", "seed2") and not k.startswith("_")}
@@ -311,10 +326,15 @@ class _Body:
         data.insert(position, pair)
         _set_inputs(node, [*data, *control])
 
-    def _by_function(self, node: node_def_pb2.NodeDef, data: list[str], control: list[str], pair: str) -> None:
+    def _make_call(self, node: node_def_pb2.NodeDef, data: list[str], control: list[str], pair: str) -> None:
+        """Turns an operation of `_BY_FUNCTION` into a call of its function.
+
+        Args:
+            data, control: the node's inputs, apart.
+        """
         op, fn = node.op, _BY_FUNCTION[node.op]
-        result = node.attr[_RESULT[op]].type
-        types = [node.attr[a].type for a in _INPUTS.get(op, ("T",))]
+        result = node.attr[_RESULT_DTYPE[op]].type
+        types = [node.attr[a].type for a in _INPUT_DTYPES.get(op, ("T",))]
         dtype = tf.as_dtype(result)
         specs = [tf.TensorSpec([2], tf.int64), *(tf.TensorSpec(None, t) for t in types)]
         if op != "RandomShuffle":
@@ -343,7 +363,7 @@ class _Body:
         _as_call(node, name, [_INT64, _INT64], dtype.as_datatype_enum)
         _set_inputs(node, [self.seed, self._constant(default), *control])
 
-    def _call(self, node: node_def_pb2.NodeDef) -> None:
+    def _pass_seed(self, node: node_def_pb2.NodeDef) -> None:
         """Has the node pass a seed to the functions that it calls."""
         data = [i for i in node.input if not i.startswith("^")]
         control = [i for i in node.input if i.startswith("^")]
@@ -385,6 +405,7 @@ def _set_inputs(node: node_def_pb2.NodeDef, inputs: list[str]) -> None:
 
 
 def _as_call(node: node_def_pb2.NodeDef, function: str, types: list[int], result: int) -> None:
+    """Sets the attributes of a PartitionedCall: the function's name, and the dtypes of operands and result."""
     node.attr["f"].func.name = function
     node.attr["Tin"].list.type.extend(types)
     node.attr["Tout"].list.type.append(result)

@@ -134,9 +134,11 @@ def _run_shape_function(
 def _static_size(value: Value) -> np.ndarray | None:
     """The array of an operand that is static and may hold sizes, axes or indices; None for other operands.
 
-    Larger arrays are data: shape functions read none of them, and each would stay in the keys of the cache.
+    Larger arrays are data: shape functions read none of them, and each would stay in the keys of the cache. Neither do
+    they read text, whose array is of pointers.
     """
-    if value.dtype not in _SIZE_DTYPES and value.shape.rank != 0:  # the bounds of a Range may be floats
+    may_be_bound = value.shape.rank == 0 and value.dtype != tf.string  # the bounds of a Range may be floats
+    if value.dtype not in _SIZE_DTYPES and not may_be_bound:
         return None
     array = static_value(value)
     return None if array is None or array.size > MOST_ENTRIES else array

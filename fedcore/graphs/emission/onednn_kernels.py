@@ -54,7 +54,7 @@ def with_onednn_kernels(function: function_pb2.FunctionDef) -> bool:
         for node in function.node_def:
             if node.op in PRODUCTS and _has_kernel(node):
                 _rename(node, PRODUCTS[node.op])
-        _OfImages(function).rewrite()
+        _ImageOperations(function).rewrite()
     return has_kernels
 
 
@@ -85,6 +85,7 @@ def _has_kernel(node: node_def_pb2.NodeDef) -> bool:
 
 
 def _rename(node: node_def_pb2.NodeDef, op: str) -> None:
+    """Makes a node an operation of oneDNN."""
     node.op = op
     node.attr["_kernel"].s = _LABEL
 
@@ -107,7 +108,7 @@ def _fuse(function: function_pb2.FunctionDef) -> None:
     renamed = {}
     for conv in [n for n in nodes if n.op == "Conv2D" and _has_kernel(n)]:
         bias = only_reader(conv, "BiasAdd")
-        if bias is None or _format(bias) != _format(conv):
+        if bias is None or _data_format(bias) != _data_format(conv):
             continue
         relu = only_reader(bias, "Relu")
         parts = [n for n in (conv, bias, relu) if n is not None]
@@ -137,54 +138,58 @@ def _replace_tensors(function: function_pb2.FunctionDef, names: dict[str, str]) 
     function.ret.update({key: names.get(tensor, tensor) for key, tensor in function.ret.items()})
 
 
-def _format(node: node_def_pb2.NodeDef) -> bytes:
+def _data_format(node: node_def_pb2.NodeDef) -> bytes:
     return node.attr["data_format"].s or b"NHWC"
 
 
-class _OfImages:
-    """Gives the operations of a function whose operands are images oneDNN's kernels.
+class _ImageOperations:
+    """Gives oneDNN's kernels to the operations on images in a function.
 
-    If there are no images, operands get one of zeros: `missing`, int32 [4], is 1 or 0, and three zeros.
+    If there are no images, operands get one of zeros: `missing`, int32 [4], is the number of these, 1 or 0, and three
+    zeros.
     """
 
     def __init__(self, function: function_pb2.FunctionDef) -> None:
         self._nodes, self._function = function.node_def, function
-        self._missing: dict[str, tuple[str, str]] = {}  # by tensor of images: `missing`, and int32 [4] of zeros
+        self._missing: dict[str, tuple[str, str]] = {}  # by tensor of images; see `_missing_and_zeros`
 
     def rewrite(self) -> None:
         image_nodes = [
             n for n in self._nodes if n.op == FUSED or (n.op in (*CONVOLUTIONS, "MaxPool") and _has_kernel(n))
         ]
-        pooled = {n.name: self._gradients_of(n) for n in image_nodes if n.op == "MaxPool"}
-        image_nodes += [g for gradients in pooled.values() for g in gradients]
-        result_nodes = [n for n in image_nodes if not n.op.endswith(OF_KERNEL)]
-        names = {f"{n.name}:output:0": f"{n.name}/kept:output:0" for n in result_nodes}
-        _replace_tensors(self._function, names)
+        pool_gradients = {n.name: self._gradients_of(n) for n in image_nodes if n.op == "MaxPool"}
+        image_nodes += [g for gradients in pool_gradients.values() for g in gradients]
+        names_of_results = [n.name for n in image_nodes if not n.op.endswith(OF_KERNEL)]
+        # The readers of images read the result without the added one, which `_remove_added_image` computes.
+        _replace_tensors(self._function, {f"{name}:output:0": f"{name}/kept:output:0" for name in names_of_results})
         for node in image_nodes:
+            gives_images = not node.op.endswith(OF_KERNEL)
             images = node.input[2 if node.op.endswith(OF_IMAGES) else 0]
             if node.op == "MaxPool":
-                node.attr["workspace_enabled"].b = bool(pooled[node.name])
-            elif node.op == "MaxPoolGrad":
+                node.attr["workspace_enabled"].b = bool(pool_gradients[node.name])
+            elif node.op == "MaxPoolGrad":  # reads the pooling's whole result, and the places of the maxima
                 pool = node.input[1].split(":")[0].removesuffix("/kept")
                 node.input[1] = f"{pool}:output:0"
                 node.input.insert(3, f"{pool}:workspace:0")
                 node.attr["workspace_enabled"].b = True
-            if node.op.endswith(OF_IMAGES):
-                terms = [node.input[0], self._missing_of(images)[0]]
+            if node.op.endswith(OF_IMAGES):  # its first operand is the shape of its result
+                terms = [node.input[0], self._missing_and_zeros(images)[0]]
                 sizes = self._new("AddV2", f"{node.name}/sizes", terms, T="int32")
                 node.input[0] = f"{sizes}:z:0"
-            for i in _IMAGES[node.op]:
+            for i in _IMAGE_OPERANDS[node.op]:
                 node.input[i] = self._at_least_one(node, i, images)
             _rename(node, _KERNELS.get(node.op, node.op))
-            if node in result_nodes:
-                self._keep(node, images)
+            if gives_images:
+                self._remove_added_image(node, images)
 
     def _gradients_of(self, pool: node_def_pb2.NodeDef) -> list[node_def_pb2.NodeDef]:
+        """The gradients of a MaxPool, which read its operand and its result and have the same window."""
         operands = [pool.input[0], f"{pool.name}:output:0"]
         gradients = [n for n in self._nodes if n.op == "MaxPoolGrad" and list(n.input[:2]) == operands]
         return [g for g in gradients if all(g.attr[key] == pool.attr[key] for key in _WINDOW)]
 
-    def _missing_of(self, images: str) -> tuple[str, str]:
+    def _missing_and_zeros(self, images: str) -> tuple[str, str]:
+        """The tensors `missing` of a tensor of images, and int32 [4] of zeros; their nodes are added once."""
         if images not in self._missing:
             name = f"{images.replace(':', '_')}/onednn"
             shape = self._new("Shape", f"{name}/shape", [images], T="float", out_type="int32")
@@ -196,16 +201,16 @@ class _OfImages:
         return self._missing[images]
 
     def _at_least_one(self, node: node_def_pb2.NodeDef, i: int, images: str) -> str:
-        """An operand with an image of zeros if there are no images."""
-        missing, zeros = self._missing_of(images)
+        """The tensor of operand `i`, with an image of zeros if `images` has none."""
+        missing, zeros = self._missing_and_zeros(images)
         name = f"{node.name}/onednn/{i}"
         paddings = self._new("Pack", f"{name}/paddings", [zeros, missing], T="int32", N=2, axis=1)
         padded = self._new("Pad", name, [node.input[i], f"{paddings}:output:0"], T="float", Tpaddings="int32")
         return f"{padded}:output:0"
 
-    def _keep(self, node: node_def_pb2.NodeDef, images: str) -> None:
+    def _remove_added_image(self, node: node_def_pb2.NodeDef, images: str) -> None:
         """Removes the added image from a node's result."""
-        missing, zeros = self._missing_of(images)
+        missing, zeros = self._missing_and_zeros(images)
         result, name = f"{node.name}:output:0", f"{node.name}/kept"
         shape = self._new("Shape", f"{name}/shape", [result], T="float", out_type="int32")
         sizes = self._new("Sub", f"{name}/sizes", [f"{shape}:output:0", missing], T="int32")
@@ -228,7 +233,7 @@ class _OfImages:
         return name
 
 
-_IMAGES = {
+_IMAGE_OPERANDS = {
     **dict.fromkeys((FUSED, "Conv2D", "MaxPool"), (0,)),
     **dict.fromkeys((f"Conv2D{OF_KERNEL}", "MaxPoolGrad"), (0, 2)),
     f"Conv2D{OF_IMAGES}": (2,),

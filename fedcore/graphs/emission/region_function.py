@@ -86,12 +86,11 @@ def _emit_nodes(region: Region, arguments: Sequence[tf.Tensor], tensors: Tensors
 
 
 def _emit_operation(node: Node, tensors: Tensors) -> Sequence[tf.Tensor]:
-    """The results of a TensorFlow operation: added to the graph at once where possible, else by its Python function."""
+    """The results of a TensorFlow operation: added by the C API where possible, else by its Python function."""
     operands = [tensors[v] for v in node.inputs]
-    definition = signature(node.op)
-    by_operand = definition.by_operand(operands, node.attributes)
+    nested_operands = signature(node.op).by_operand(operands, node.attributes)
     attributes = encoded_attributes(node.op, node.attributes)
-    results = private_api.add_operation(node.op, by_operand, attributes, operation_name(node))
+    results = private_api.add_operation(node.op, nested_operands, attributes, operation_name(node))
     return add_operation(node.op, operands, node.attributes) if results is None else results
 
 

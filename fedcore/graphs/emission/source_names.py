@@ -23,7 +23,7 @@ def operation_name(node: Node) -> str:
 
 
 def source_in(text: str) -> NodeSource | None:
-    """The source in the first name of an emitted operation that a text has; None if it has none."""
+    """The source in the first name of an emitted operation in a text, such as an error's; None if there is none."""
     match = _NAME.search(text)
     if match is None:
         return None
@@ -34,7 +34,8 @@ def source_in(text: str) -> NodeSource | None:
 
 @functools.lru_cache(4096)
 def _scope(source: NodeSource) -> str:
-    name = source.name.rpartition("/")[0] or source.name
+    """The name scope of the operations of a source, with a `/` at its end; empty if its line is not known."""
+    name = source.name.rpartition("/")[0] or source.name  # without the name of the traced operation itself
     if source.location is None:
         return ""
     library = source.shown_library
@@ -43,6 +44,7 @@ def _scope(source: NodeSource) -> str:
 
 
 def _line(location: Location) -> str:
+    """A line in a name scope, as `_LINE` matches it."""
     return f"{_legal(location.file)}-{location.line}/"
 
 

@@ -61,7 +61,7 @@ def counted_loop(
         return call_unordered(build, [iterations, *initial])
 
 
-_loop: contextvars.ContextVar["_Loop | None"] = contextvars.ContextVar("fedcore_counted_loop", default=None)
+_current_loop: contextvars.ContextVar["_Loop | None"] = contextvars.ContextVar("fedcore_counted_loop", default=None)
 """The loop whose step is being built."""
 
 
@@ -81,9 +81,9 @@ class _Loop:
         self._variables: list[tf.Tensor] = []  # the step's operands: the true output of each Switch
         self._exits: list[tf.Tensor] = []  # the false output of each Switch
         self._frame_operations: set[tf.Operation] = set()  # Enter and NextIteration, also those of loops in the step
-        outer = _loop.get()
+        outer = _current_loop.get()
+        # In the step of another loop it starts from a tensor of that step, which is dead once the outer loop has ended.
         is_nested = outer is not None and outer._graph is self._graph
-        # A loop in a step runs only if the number of the outer iteration does: that of the last iteration is dead.
         zero = tf.minimum(outer._variables[0], 0) if outer is not None and is_nested else tf.constant(0, tf.int64)
         number = self._merge(zero)
         self._condition = tf.raw_ops.LoopCond(input=number < self._enter(iterations, constant=True))
@@ -126,7 +126,7 @@ class _Loop:
         Args:
             step, kept_by_step: as in `control_flow.scan`.
         """
-        outer_loop = _loop.get()
+        outer_loop = _current_loop.get()
         with self._recording() as operations:
             results, active = step(*self._variables)
             next_values = [self._variables[0] + 1, *results]
@@ -149,7 +149,7 @@ class _Loop:
     def _recording(self) -> Iterator[list[tf.Operation]]:
         """Context in which the step is built; yields a list that gets its operations at the end."""
         first, operations = len(self._graph.get_operations()), list[tf.Operation]()
-        with set_inside(_loop, self):
+        with set_inside(_current_loop, self):
             yield operations
         operations += self._graph.get_operations()[first:]
 
@@ -167,8 +167,8 @@ class _Loop:
         pairs = enumerate(zip(self._variables, self._initial, strict=True))
         unchanged = {variable.ref(): initial for i, (variable, initial) in pairs if i not in next_iterations}
         variant = {self._variables[i].op for i in next_iterations} | self._frame_operations
-        starts = {t.op for t in next_iterations.values()}
-        entered: dict = {}
+        next_iteration_ops = {t.op for t in next_iterations.values()}
+        entered: dict = {}  # by reference of a loop-invariant tensor, its Enter
         for op in operations:
             inputs = [unchanged.get(t.ref(), t) for t in op.inputs]
             raising = [] if op in variant else _raising_operands(op)
@@ -183,7 +183,8 @@ class _Loop:
                 first = raising[0]
                 in_step = tf.raw_ops.Switch(data=inputs[first], pred=self._condition).output_true
                 inputs[first] = _with_shape_of(in_step, op.inputs[first])
-            if op in starts and inputs[0].op in self._frame_operations:  # else it would start iterations without end
+            if op in next_iteration_ops and inputs[0].op in self._frame_operations:
+                # An Enter of a constant is alive in every iteration: its NextIteration would start them without end.
                 inputs = [tf.raw_ops.Switch(data=inputs[0], pred=self._condition).output_true]
             for i, (new, old) in enumerate(zip(inputs, op.inputs, strict=True)):
                 if new is not old:

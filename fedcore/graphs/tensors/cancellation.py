@@ -11,7 +11,7 @@ from fedcore.graphs import private_api
 
 @functools.cache
 def _as_traced() -> tuple:
-    """The attributes of a call that runs a function without Grappler."""
+    """The attributes of a call that runs a function without Grappler, as `private_api.call_attributes` has them."""
     config = config_pb2.ConfigProto(allow_soft_placement=True)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     return private_api.call_attributes(config.SerializeToString())

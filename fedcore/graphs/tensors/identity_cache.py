@@ -80,12 +80,14 @@ class IdentityCache(Generic[Value]):
         return self._entries.size
 
     def _is_wanted(self, key: tuple) -> bool:
+        """Whether a computed value is cached; notes the key's first computation, see `remembered`."""
         if self._seen is None or hash(key) in self._seen:
             return True
         self._seen.append(hash(key))
         return False
 
     def _end(self, key: tuple) -> None:
+        """Removes the entry of a key of which an input has ended."""
         # The garbage collector may call this while this thread holds the lock: then the next `get` removes the entry.
         self._ended.append(key)
         if self._lock.acquire(blocking=False):

@@ -20,7 +20,7 @@ class ReturnedArrays:
     """
 
     def __init__(self) -> None:
-        self._tensors: dict[int, tuple[weakref.ref, tf.Tensor]] = {}
+        self._tensors: dict[int, tuple[weakref.ref, tf.Tensor]] = {}  # by the identities of arrays: array, tensor
         self._arrays: dict[int, weakref.ref] = {}  # by the identities of tensors, which the entries above hold
         self._lock = threading.Lock()
 
@@ -37,6 +37,7 @@ class ReturnedArrays:
         return self._show_anew(tensor) if array is None else array
 
     def _show_anew(self, tensor: tf.Tensor) -> np.ndarray:
+        """A new read-only array of a tensor, from which `tensor` finds the tensor again."""
         array = mapped_array(tensor)
         array = tensor.numpy() if array is None else array
         array.setflags(write=False)
@@ -56,6 +57,7 @@ class ReturnedArrays:
         return entry[1] if entry is not None and entry[0]() is value else value
 
     def _forget(self, key: int, tensor_key: int, reference: weakref.ref) -> None:
+        """Removes both entries of an array that has ended, unless the tensor has been shown as another one since."""
         # The garbage collector may call this while this thread holds the lock; `pop` alone is atomic.
         if self._arrays.get(tensor_key) is reference:
             self._arrays.pop(tensor_key, None)

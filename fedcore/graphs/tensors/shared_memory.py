@@ -9,7 +9,7 @@ import tensorflow as tf
 from fedcore.types.immutable_arrays import aligned_copy, is_aligned
 
 SHARED_BYTES = 1 << 20
-"""Size from which an array is given to TensorFlow without a copy, or with one; `tf.convert_to_tensor` makes two."""
+"""Size from which an array is shared with TensorFlow, after one copy at most; `tf.convert_to_tensor` makes two."""
 
 
 def tensor_of(array: np.ndarray) -> tf.Tensor:

@@ -64,11 +64,9 @@ def bits_of(leaf: Any, type_: Type) -> tf.Tensor:
 
         return leaf.reduce(ops.constant(0, tf.int64), add, TensorType("int64"))
     if isinstance(type_, TensorType) and type_.dtype.name == "code":
-        says, room = (
-            ops.cast(ops.operation("Bitcast", leaf[..., :4], type=tf.int32), tf.int64),
-            8 * (int(leaf.shape[-1]) - 4),
-        )
-        return ops.minimum(ops.maximum(says, 0), room)  # a code that was altered in transit may say anything
+        size = ops.cast(ops.operation("Bitcast", leaf[..., :4], type=tf.int32), tf.int64)  # its first 4 bytes
+        most_bits = 8 * (int(leaf.shape[-1]) - 4)
+        return ops.minimum(ops.maximum(size, 0), most_bits)  # a code that was altered in transit may have any size
     if not isinstance(type_, TensorType) or type_.dtype.bits is None:
         return 8 * ops.reduce_sum(ops.cast(ops.operation("StringLength", leaf), tf.int64))
     return ops.size(leaf, tf.int64) * type_.dtype.bits
