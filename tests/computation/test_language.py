@@ -116,6 +116,19 @@ def test_a_tf_computation_calls_another_on_the_wrong_dtype():
         fc.tf_computation("int32")(lambda x: half(x))
 
 
+@pytest.mark.parametrize(
+    ("argument", "problem"),
+    [
+        (None, "None; a computation takes and returns values"),
+        (tf.ragged.constant([[1.0]]), "what is no tensor: a Ragged"),
+    ],
+    ids=["None", "ragged"],
+)
+def test_a_tf_computation_calls_another_on_no_tensor(argument, problem):
+    with pytest.raises(TracingError, match=f"^half: x is given {problem}"):
+        fc.tf_computation()(lambda: half(argument))
+
+
 def test_what_a_called_tf_computation_draws_comes_from_the_seed_of_the_call():
     noisy = fc.tf_computation("float32")(lambda x: x + tf.random.normal([]))
     outer = fc.tf_computation("float32")(lambda x: noisy(x) - noisy(x))

@@ -1,5 +1,8 @@
 """Lookup tables with constant keys work in bodies, in maps of client data, and in models."""
 
+import contextlib
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -9,6 +12,8 @@ from hypothesis import strategies as st
 
 import fedcore as fc
 from fedcore.errors import TracingError
+from fedcore.graphs import private_api
+from fedcore.graphs.capture import constant_tables as tables
 from fedcore.graphs.capture.constant_tables import constant_tables, look_up
 
 STRINGS = fc.TensorType("str", [None])
@@ -118,3 +123,22 @@ def test_tensorflow_looks_up_outside_of_traces_as_ever():
         assert OUTSIDE.lookup(tf.constant(["b"])).numpy().tolist() == [2]
     with pytest.raises(TypeError, match="the table's keys are string, but int32 is looked up"):
         fc.tf_computation(fc.TensorType("int32", [None]))(lambda x: OUTSIDE.lookup(x))
+
+
+def test_threads_replace_the_methods_of_tables_once(monkeypatch):
+    calls, second_call = [], threading.Barrier(2)
+
+    def replace(methods):
+        calls.append(methods)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            second_call.wait(0.2)
+        return dict(methods)
+
+    monkeypatch.setattr(tables, "_originals", {})
+    monkeypatch.setattr(private_api, "replace_table_methods", replace)
+    threads = [threading.Thread(target=tables._install) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 1

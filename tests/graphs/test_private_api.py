@@ -7,7 +7,7 @@ import re
 import pytest
 
 import fedcore
-from fedcore.graphs import private_api, private_api_keras
+from fedcore.graphs import private_api, private_api_keras, private_api_shapes
 from fedcore.graphs.private_api_contracts import CONTRACTS, broken
 
 SOURCES = pathlib.Path(fedcore.__file__).parent
@@ -119,3 +119,26 @@ def test_a_replacement_of_keras_random_that_has_become_inert_says_so(monkeypatch
     monkeypatch.setattr(module, "python_random", module.python_random)
     with pytest.raises(private_api.UnsupportedVersion, match="default seeds are not drawn from"):
         private_api.replace_keras_randint(lambda low, high: low)
+
+
+def test_a_missing_library_is_an_unsupported_version(monkeypatch, tmp_path):
+    monkeypatch.setattr(private_api_shapes.tf, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(private_api_shapes, "_library", private_api_shapes._library.__wrapped__)
+    with pytest.raises(private_api.UnsupportedVersion, match="has no libtensorflow_cc"):
+        private_api.infer_shapes("NoOp", (), [], [])
+
+
+def test_operations_for_shapes_are_deleted_with_their_object(monkeypatch):
+    deleted = []
+    library = private_api_shapes._library()
+    for name in ("TFE_DeleteOp", "TF_DeleteStatus"):
+        delete = getattr(library, name)
+        monkeypatch.setattr(
+            library, name, lambda pointer, name=name, delete=delete: deleted.append(name) or delete(pointer)
+        )
+    operation = private_api_shapes._Operation(
+        "Identity", [("T", private_api_shapes.encode_attribute("float32", "type"))]
+    )
+    assert operation.infer([(2, 3)], [None]) == [(2, 3)]
+    del operation
+    assert sorted(deleted) == ["TFE_DeleteOp", "TF_DeleteStatus"]

@@ -81,6 +81,17 @@ def test_encoded_attributes_have_the_defaults():
     )
 
 
+def test_shape_functions_get_no_text():
+    static_sizes = []
+
+    def body(x):
+        static_sizes.extend(map(shape_inference._static_size, (ops.constant("text"), ops.constant(2.5))))
+        return [x]
+
+    new_region([(tf.float32, [])], body)
+    assert static_sizes == [None, 2.5]
+
+
 NAN = struct.unpack("<2d", struct.pack("<2Q", 0x7FF8 << 48, 0xFFF8 << 48 | 1))
 
 

@@ -23,12 +23,16 @@ def inside_graph() -> bool:
 def call_in_graph(module: Module, name: str, arguments: list) -> Any:
     """Applies a lowered module's main function to tensors of the graph being built.
 
+    Args:
+        name: of the computation, for errors.
+        arguments: one for each parameter, in Python containers.
     Raises:
+        TracingError: an argument is None, or a part of it is neither a tensor nor a container.
         TypeMismatch: an argument does not fit its parameter.
     """
     values = []
     for parameter, argument in zip(module.main.parameters, arguments, strict=True):
-        have, leaves = type_and_leaves(argument, call_in_graph)
+        have, leaves = type_and_leaves(argument, f"{name}: {parameter.name} is given")
         if not fits(have, parameter.type):
             raise TypeMismatch(explain(f"{name}: {parameter.name} does not fit", have, parameter.type))
         values.append(unflatten(leaves, parameter.type))
@@ -36,6 +40,6 @@ def call_in_graph(module: Module, name: str, arguments: list) -> Any:
     number = tf.random.uniform([], maxval=tf.int64.max, dtype=tf.int64) if seeded_symbols(module) else None
     seed = None if number is None else tensor_seed(number)
     type_ = module.main.result_type
-    out = flatten(interpreter(module).run(module.main, *values, seed=seed))
-    user_leaves = [as_user_sees(x, leaf) for x, (_, leaf) in zip(out, leaves_of(type_), strict=True)]
+    results = flatten(interpreter(module).run(module.main, *values, seed=seed))
+    user_leaves = [as_user_sees(x, leaf) for x, (_, leaf) in zip(results, leaves_of(type_), strict=True)]
     return to_python(unflatten(user_leaves, type_), type_)

@@ -13,7 +13,7 @@ from fedcore.errors import TracingError
 from fedcore.graphs import private_api
 from fedcore.ir.locations import describe
 
-_STRAIGHT = frozenset(
+_UNCONVERTED_INSTRUCTIONS = frozenset(
     {
         *("RESUME", "COPY_FREE_VARS", "LOAD_FAST", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR"),
         *("LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"),  # of Python 3.13
@@ -23,7 +23,7 @@ _STRAIGHT = frozenset(
 )
 """Instructions that AutoGraph has no part in: no calls, no branches, no comparisons, no items of lists."""
 
-_AS_THEY_ARE = ("fedcore", "keras", "tensorflow")
+_UNCONVERTED_PACKAGES = ("fedcore", "keras", "tensorflow")
 """Packages whose functions have no Python control flow over tensors."""
 
 
@@ -40,9 +40,9 @@ def convert_function(fn: Callable) -> Callable:
     if not inspect.isfunction(fn):
         call = getattr(type(fn), "__call__", None)  # noqa: B004  it is called
         return types.MethodType(convert_function(call), fn) if inspect.isfunction(call) else fn
-    if (fn.__module__ or "").partition(".")[0] in _AS_THEY_ARE:
+    if (fn.__module__ or "").partition(".")[0] in _UNCONVERTED_PACKAGES:
         return fn
-    if all(i.opname in _STRAIGHT for i in dis.get_instructions(fn)):
+    if all(i.opname in _UNCONVERTED_INSTRUCTIONS for i in dis.get_instructions(fn)):
         return fn
     try:
         inspect.getsource(fn)
@@ -53,7 +53,7 @@ def convert_function(fn: Callable) -> Callable:
 
 
 def _explain_errors(fn: Callable) -> Callable:
-    """`fn`, whose error says why control flow over tensors is none in its graph."""
+    """`fn`, whose error of control flow over tensors says why AutoGraph has not converted it."""
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -69,6 +69,7 @@ def _explain_errors(fn: Callable) -> Callable:
 
 
 def _why_unread(fn: Callable) -> str:
+    """Why AutoGraph has no use for a function's source, a clause, and what to do."""
     try:
         text = inspect.getsource(fn)
     except (OSError, TypeError):

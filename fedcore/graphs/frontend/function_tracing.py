@@ -43,19 +43,19 @@ def trace_function(fn: Callable, parameter: Type | None, *, spread: bool = False
     Raises:
         TracingError: fn returns None, uses resources of this process, or has a constant of 2 GiB or more.
     """
-    called = _convert(fn)
-    returned: list[Type] = []
+    converted = _convert(fn)
+    result_types: list[Type] = []  # gets the type of the user's result, whose sequences the graph returns as columns
 
-    def out(result: Any) -> tuple[Type, list]:
+    def type_and_tensors(result: Any) -> tuple[Type, list]:
         """The type of the graph's result and its tensors, in which sequences are columns."""
-        type_, leaf_values = type_and_leaves(result, fn)
-        returned.append(type_)
+        type_, leaf_values = type_and_leaves(result, f"{describe(fn)} returns")
+        result_types.append(type_)
         return in_columns(type_), result_tensors(unflatten(leaf_values, type_), type_)
 
     def body(arguments: list, seed: tf.Tensor) -> tuple[Type, list]:
         """Runs the user's function in the trace; adds a fix to errors of TensorFlow that have one."""
         try:
-            return out(run(arguments))
+            return type_and_tensors(run(arguments))
         except TypeError as error:
             if SymbolicDataset.__name__ not in str(error):
                 raise
@@ -75,16 +75,16 @@ def trace_function(fn: Callable, parameter: Type | None, *, spread: bool = False
     def run(arguments: list) -> Any:
         """The result of the user's function, called with the leaves of the parameter in their containers."""
         if parameter is None:
-            return called()
+            return converted()
         user_leaves = [as_user_sees(x, leaf) for x, (_, leaf) in zip(arguments, leaves(parameter), strict=True)]
         value = to_python(unflatten(user_leaves, parameter), parameter)
         if spread:
-            return called(*(value.values() if isinstance(value, dict) else value))
-        return mapped_element(called, value) if as_map else called(value)
+            return converted(*(value.values() if isinstance(value, dict) else value))
+        return mapped_element(converted, value) if as_map else converted(value)
 
     traced = trace_leaves(body, parameter, describe=describe(fn))
-    has_sequence = contains(returned[-1], lambda t: isinstance(t, SequenceType))
-    return attrs.evolve(traced, returns=returned[-1]) if has_sequence else traced
+    has_sequence = contains(result_types[-1], lambda t: isinstance(t, SequenceType))
+    return attrs.evolve(traced, returns=result_types[-1]) if has_sequence else traced
 
 
 def as_user_sees(value: tf.Tensor | IndexedSequence, type_: Type) -> tf.Tensor | SymbolicDataset:
@@ -100,7 +100,11 @@ def _convert(fn: Callable) -> Callable:
 
 
 def _in_the_trace(call: Callable) -> Callable:
-    """Runs a `tf.function` that returns a sequence as a part of the trace: a graph function returns tensors only."""
+    """Makes the call of a `tf.function` that returns a sequence a part of the trace: graph functions return tensors.
+
+    Args:
+        call: TensorFlow's own.
+    """
 
     def call_in_trace(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -116,55 +120,56 @@ def _in_the_trace(call: Callable) -> Callable:
 private_api.replace_function_call(_in_the_trace)
 
 
-def type_and_leaves(value: Any, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
-    """The type and the leaves of a function's result; a dataset becomes a `Sequence`.
+def type_and_leaves(value: Any, origin: str) -> tuple[Type, list[tf.Tensor]]:
+    """The type and the leaves of a Python value in a trace; a dataset becomes a `Sequence`.
 
     Args:
-        fn: the function, for errors.
+        origin: where the value comes from: the words before it in an error, such as `f` (train.py:3) returns.
     Raises:
-        TracingError: the result is None, or a part of it is neither a tensor nor a container.
+        TracingError: the value is None, or a part of it is neither a tensor nor a container.
         InvalidValue: the containers nest too deep, or have too many parts.
     """
     check_nesting(value)
-    return _type_and_leaves(value, fn)
+    return _type_and_leaves(value, origin)
 
 
-def _type_and_leaves(value: Any, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
+def _type_and_leaves(value: Any, origin: str) -> tuple[Type, list[tf.Tensor]]:
     if isinstance(value, SymbolicDataset | tf.data.Dataset):
-        return _sequence(value, fn)
+        return _sequence(value, origin)
     if value is None:
-        raise TracingError(f"{describe(fn)} returns None; a computation returns a value")
+        raise TracingError(f"{origin} None; a computation takes and returns values")
     container = elements_and_class(value)
     if container is not None:
-        return _struct(*container, fn)
+        return _struct(*container, origin)
     if isinstance(value, tf.SparseTensor):
-        return _struct([(n, getattr(value, n)) for n in ("indices", "values", "dense_shape")], tf.SparseTensor, fn)
+        return _struct([(n, getattr(value, n)) for n in ("indices", "values", "dense_shape")], tf.SparseTensor, origin)
     problem = not_dense(value)
     if problem is not None:
-        raise TracingError(f"{describe(fn)} returns what is no tensor: {problem}")
+        raise TracingError(f"{origin} what is no tensor: {problem}")
     try:
         tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
-        raise TracingError(f"{describe(fn)} returns {brief(value)}, which is no tensor: {error}") from None
+        raise TracingError(f"{origin} {brief(value)}, which is no tensor: {error}") from None
     return tensor_type(tensor), [tensor]
 
 
-def _sequence(value: SymbolicDataset | tf.data.Dataset, fn: Callable) -> tuple[Type, list]:
-    """The type of a sequence that a function returns, and the sequence as the only leaf."""
+def _sequence(value: SymbolicDataset | tf.data.Dataset, origin: str) -> tuple[Type, list]:
+    """The type of a sequence, and the sequence as the only leaf."""
     element = to_type(value.element_spec)
     problem = why_no_columns(element)
     if problem is not None:
-        raise TracingError(f"{describe(fn)} returns a sequence, which goes out in columns: {problem}")
+        raise TracingError(f"{origin} a sequence, which goes out in columns: {problem}")
     if isinstance(value, SymbolicDataset):
         dataset = value.with_samples()
-        sequence = Sequence(dataset.count, lambda i: unflatten(type_and_leaves(dataset.element(i), fn)[1], element))
+        sequence = Sequence(dataset.count, lambda i: unflatten(type_and_leaves(dataset.element(i), origin)[1], element))
     else:
         sequence = from_dataset(value, element)
     return SequenceType(element), [sequence]
 
 
 def _struct(
-    pairs: Iterable[tuple[str | None, Any]], container: type | None, fn: Callable
+    elements: Iterable[tuple[str | None, Any]], container: type | None, origin: str
 ) -> tuple[StructType, list[tf.Tensor]]:
-    parts = [(name, *_type_and_leaves(part, fn)) for name, part in pairs]
+    """The type and the leaves of a struct with these elements, by name, in a Python container of a class."""
+    parts = [(name, *_type_and_leaves(element, origin)) for name, element in elements]
     return struct_type([(n, t) for n, t, _ in parts], container), [leaf for _, _, ls in parts for leaf in ls]

@@ -4,7 +4,7 @@ import os
 
 import tensorflow as tf
 
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, brief
 from fedcore.graphs import private_api
 
 INTRA_OP = "FEDCORE_INTRA_OP_THREADS"
@@ -58,7 +58,11 @@ def intra_op_threads() -> int:
 
 
 def _default() -> int:
-    return int(os.environ.get(INTRA_OP, "1"))
+    text = os.environ.get(INTRA_OP, "1")
+    try:
+        return int(text)
+    except ValueError:
+        raise FedcoreError(f"{INTRA_OP} is a number of threads, not {brief(text)}") from None
 
 
 def has_started() -> bool:
