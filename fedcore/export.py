@@ -107,7 +107,7 @@ def save_client_work_for_litert(computation: Computation, client: Any, path: str
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
         try:
             data = converter.convert()
-        except Exception as error:
+        except Exception as error:  # the converter raises classes of its own, and any of TensorFlow's
             reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise FedcoreError(f"LiteRT cannot run the client work of {computation.__name__}: {reason}") from None
     write_whole(path, data)
@@ -122,9 +122,10 @@ def _export_function(computation: Computation, client: Any) -> tuple[ClientFunct
     op = _client_operation(module, computation.__name__)
     stage = module.function(_stage_of(op))
     types = module.main.types()
-    operands = [types[o.name] for o in op.operands if isinstance(o, Ref)]
-    broadcasts = split_operands(operands)
-    client_types = [p.type for p in stage.parameters[len(stage.parameters) - len(operands) + broadcasts :]]
+    operand_types = [types[o.name] for o in op.operands if isinstance(o, Ref)]
+    broadcasts = split_operands(operand_types)
+    first_operand = len(stage.parameters) - len(operand_types)  # a fold's partial comes before
+    client_types = [p.type for p in stage.parameters[first_operand + broadcasts :]]
     layouts = _layouts(client_types, client)
     if op.kind == "fold":
         sent = sent_by(module, op)
@@ -135,7 +136,11 @@ def _export_function(computation: Computation, client: Any) -> tuple[ClientFunct
 
 
 def _client_operation(module: Module, name: str) -> Operation:
-    """The operation of a plan that runs its only client stage; `name` is that of the computation, for the error."""
+    """The operation of a planned module that runs the client stage.
+
+    Raises:
+        FedcoreError: the computation `name` has no client stage, or several.
+    """
     operations = [op for op in module.main.operations if op.kind in ("fold", "collect")]
     if len(operations) != 1:
         stages = ", ".join(f"@{_stage_of(op)}" for op in operations) or "none"
@@ -151,11 +156,11 @@ def _stage_of(op: Operation) -> str:
 
 
 def _layouts(types: Sequence[Type], client: Any) -> list[Layout | None]:
-    """For each leaf of the client's values, in order: the layout of a sequence, None for a tensor.
+    """For each leaf of the client's values the layout of the example's sequence; None for a tensor.
 
     Args:
         types: of the values that a client holds.
-        client: as for `save_client_work`.
+        client: the example, as for `save_client_work`.
     """
     values = client if isinstance(client, tuple) else (client,)
     if len(values) != len(types):

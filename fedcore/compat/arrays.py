@@ -14,6 +14,7 @@ Array: TypeAlias = bool | int | float | complex | str | bytes | np.generic | np.
 """A value of a tensor."""
 
 _CLASSES = {bool: "bool", int: "int64", float: "float64", complex: "complex128", str: "str", bytes: "str"}
+"""Class of a Python scalar -> the widest dtype of its kind."""
 
 
 def is_valid_dtype(dtype: object) -> bool:
@@ -64,6 +65,7 @@ def array_is_compatible_dtype(value: Array, dtype: object) -> bool:
 
 
 def _kind(dtype: DType) -> str:
+    """The name that all dtypes of a kind share: of numbers `integer`, `float` or `complex`, else the dtype's own."""
     for kind in ("integer", "float", "complex"):
         if getattr(dtype, f"is_{kind}"):
             return kind

@@ -91,7 +91,7 @@ class DataExecutor:
 
 
 class _DataRuntime:
-    """A runtime that reads the clients of a `DataDescriptor` from a backend, and passes calls on to another runtime."""
+    """A runtime that passes calls on to another one, with each `DataDescriptor` as a cohort read from a backend."""
 
     def __init__(self, runtime: Runtime, backend: DataBackend) -> None:
         self.compiles = runtime.compiles
@@ -153,7 +153,7 @@ def local_executor_factory(
 
     Args:
         default_num_clients: as `fc.runtime.local`.
-        max_fanout: of TFF's tree of executors, which is not there; changes nothing.
+        max_fanout: changes nothing: it is of TFF's tree of executors, and a local runtime is no tree.
         leaf_executor_fn: device -> the executor of the clients. It is called for the first GPU, or the first CPU if
             there is no GPU. Default: clients run on all devices, and there is no backend.
     Raises:

@@ -7,7 +7,8 @@ from fedcore.compat.gone_names import Gone, gone_in
 
 OWN_CONTAINERS = "a struct is a Python dict, a named tuple or a tuple"
 """Why the names of `tff.structure` are gone."""
-_BY_TEXT = "a program is stored as its text and its graphs (fc.save), without protocol buffers"
+BY_TEXT = "a program is stored as its text and its graphs (fc.save), without protocol buffers"
+"""Why the names of protocol buffers are gone."""
 _BY_RUNTIME = "a runtime is installed by fc.set_runtime"
 _BY_REPORT = "the environment variable FEDCORE_TRACE records every call, and a report says what a call did"
 _LEAVES = "the leaves of a type are a list, and a dtype says whether it is an integer or a float"
@@ -45,8 +46,8 @@ EARLIER_GONE: tuple[Gone, ...] = (
         "one runtime is installed; it compiles and runs",
         "set_runtime",
     ),
-    gone_in("framework", "serialize_computation", _BY_TEXT, "save"),
-    gone_in("framework", "deserialize_computation", _BY_TEXT, "load"),
+    gone_in("framework", "serialize_computation", BY_TEXT, "save"),
+    gone_in("framework", "deserialize_computation", BY_TEXT, "load"),
     gone_in(
         "learning",
         "assign_weights_to_keras_model",

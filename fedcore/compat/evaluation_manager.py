@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ MANAGER_NAME = "eval_manager"
 _EVALUATION_NAME = "evaluation_of_train_round_{round_num:05d}"
 
 ProcessAndManager = tuple[LearningProcess, ReleaseManager | None]
+"""The process of an evaluation, and the manager that gets the metrics of each of its rounds."""
 
 
 class EvaluationManager:
@@ -44,7 +46,7 @@ class EvaluationManager:
         cohort_size: clients of an evaluation round.
         duration: for how long each checkpoint is evaluated; at least one round. Default: a day.
     Raises:
-        InvalidValue: an evaluation ended of which nobody knows.
+        InvalidValue: `record_evaluations_finished` is told of an evaluation that is not running.
     Example:
         >>> import asyncio, datetime, tempfile
         >>> folder, memory = tempfile.mkdtemp(), fc.program.MemoryReleaseManager()
@@ -76,7 +78,7 @@ class EvaluationManager:
         self.create_process_fn = create_process_fn
         self.cohort_size = cohort_size
         self.duration = duration
-        self._states = create_state_manager_fn(MANAGER_NAME)
+        self._states = create_state_manager_fn(MANAGER_NAME)  # which evaluations run, see `_save`
         self._running: dict[int, int] = {}  # training round -> when its evaluation began, in seconds since 1970
         self._tasks: set[asyncio.Task] = set()
         self._saving = asyncio.Lock()
@@ -129,18 +131,24 @@ class EvaluationManager:
         await self._save()
 
     async def _save(self) -> None:
+        """Saves which evaluations run and when they began, for `resume_from_previous_state`."""
         async with self._saving:
             versions = await self._states.get_versions() or [-1]
             rounds, began = (np.array(list(part), np.int64) for part in (self._running, self._running.values()))
             await self._states.save({"rounds": rounds, "began": began}, version=versions[-1] + 1)
 
     def _start(self, train_round: int, evaluation: ProcessAndManager, states: FileProgramStateManager) -> None:
+        """Starts the task of an evaluation, whose first state `states` has."""
         self._tasks.add(asyncio.create_task(self._evaluate(train_round, evaluation, states)))
 
     async def _evaluate(self, train_round: int, evaluation: ProcessAndManager, states: FileProgramStateManager) -> None:
-        """Runs rounds of an evaluation until its time is over: at least one."""
+        """Runs rounds of an evaluation until its time is over, at least one; then forgets it.
+
+        Args:
+            states: has the evaluation's last state, whose version is the number of its next round; gets the later ones.
+        """
         process, manager = evaluation
-        end = datetime.datetime.fromtimestamp(self._running[train_round]) + self.duration
+        end_s = self._running[train_round] + self.duration.total_seconds()
         state, version = await states.load_latest(await call_async(process.initialize))
         if state is None:
             raise InvalidValue(f"the evaluation of training round {train_round} has no saved state to begin from")
@@ -151,18 +159,20 @@ class EvaluationManager:
                 raise InvalidValue(f"an evaluation gives a LearningProcessOutput, not a {type(output).__name__}")
             state = output.state
             if manager is not None:
-                await manager.release(_part(output, "current_round_metrics"), train_round + version)
+                await manager.release(_metrics_to_release(output, "current_round_metrics"), train_round + version)
             version += 1
             await states.save(state, version)
-            if datetime.datetime.now() >= end:
+            if time.time() >= end_s:
                 break
         if self.aggregated_metrics_manager is not None:
-            await self.aggregated_metrics_manager.release(_part(output, "total_rounds_metrics"), train_round)
+            metrics = _metrics_to_release(output, "total_rounds_metrics")
+            await self.aggregated_metrics_manager.release(metrics, train_round)
         await self.record_evaluations_finished(train_round)
         await states.remove_all()
 
 
-def _part(output: Any, name: str) -> dict[str, Any]:
+def _metrics_to_release(output: LearningProcessOutput, name: str) -> dict[str, Any]:
+    """The metrics of an evaluation round, with the part of this name as the model's."""
     return extract_and_rewrap_metrics(output.metrics, path=("client_work", "eval", name))
 
 
@@ -172,7 +182,8 @@ def extract_and_rewrap_metrics(metrics_structure: Mapping[str, Any], *, path: Se
     Types: nested dicts of values or references.
 
     Args:
-        path: the keys that lead to the part. The given metrics stay as they are.
+        metrics_structure: stays as it is.
+        path: the keys that lead to the part.
     Raises:
         InvalidValue: `path` is empty.
         NotFound: there is no such part.

@@ -49,10 +49,10 @@ class SizeInfo:
 
     def after(self, report: Report) -> "SizeInfo":
         """With one more call."""
-        sent = [tuple(c for c in report.crossings if c.kind == kind) for kind in ("broadcast", "merge")]
+        broadcasts, merges = (tuple(c for c in report.crossings if c.kind == kind) for kind in ("broadcast", "merge"))
         return SizeInfo(
-            (*self.broadcast_history, sent[0]),
-            (*self.aggregate_history, sent[1]),
+            (*self.broadcast_history, broadcasts),
+            (*self.aggregate_history, merges),
             (*self.broadcast_bits, report.broadcast_bits + (self.broadcast_bits or (0,))[-1]),
             (*self.aggregate_bits, report.aggregate_bits + (self.aggregate_bits or (0,))[-1]),
         )
@@ -184,6 +184,11 @@ def computation_contains_unsecure_aggregation(comp: Computation) -> bool:
 
 
 def _module_of(comp: Computation) -> Module:
+    """The module of a computation.
+
+    Raises:
+        TypeMismatch: `comp` is another object, such as a function without types.
+    """
     if not isinstance(comp, Computation):
         raise TypeMismatch(f"{brief(comp)} is no computation with types")
     return comp.module

@@ -47,14 +47,14 @@ def build_federated_averaging_process(
         >>> metrics['stat']['num_examples']
         np.int64(5)
     """
-    joins = model_update_aggregation_factory
+    factory = model_update_aggregation_factory
     modern = build_weighted_fed_avg(
         model_fn,
         client_optimizer_fn,
         server_optimizer_fn,
         client_weighting=client_weighting or ClientWeighting.NUM_EXAMPLES,
         model_distributor=broadcast_process,
-        model_aggregator=None if joins is None else as_weighted_aggregator(joins),
+        model_aggregator=None if factory is None else as_weighted_aggregator(factory),
     )
     state_type, data_type = (p.type for p in modern.next.module.main.parameters)
 

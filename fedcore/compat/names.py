@@ -8,12 +8,17 @@ Names of earlier versions that are gone stand in `fedcore.compat.earlier_names`.
 A function that behaves otherwise has no alias: its name is gone, with a reason.
 """
 
-from fedcore.compat.earlier_names import EARLIER_GONE, OWN_CONTAINERS
+from fedcore.compat.earlier_names import BY_TEXT, EARLIER_GONE, OWN_CONTAINERS
 from fedcore.compat.gone_names import Gone, gone_in
 
 
 def _in(module: str, names: str) -> dict[str, str]:
-    """Places of names that one module has."""
+    """The entries of `PLACES` for names that one module has by the last parts of TFF's names.
+
+    Args:
+        module: of fedcore, such as `fedcore.compat.arrays`.
+        names: TFF's, separated by spaces.
+    """
     return {name: f"{module}:{name.rpartition('.')[2]}" for name in names.split()}
 
 
@@ -60,14 +65,13 @@ PLACES: dict[str, str] = {
 """TFF's name -> what it is here, in the notation of `pkgutil.resolve_name`."""
 
 
-_BY_TEXT = "a program is stored as its text and its graphs (fc.save), without protocol buffers"
 _BY_FUNCTION = "an intrinsic is its function; its `kind` names it in the text of a program"
 _BY_PLAN = "the compiler finds the stages of a computation itself; its text shows them, and so does `fedcore show`"
 
 GONE: tuple[Gone, ...] = (
-    gone_in("", "array_from_proto array_from_proto_content array_to_proto array_to_proto_content", _BY_TEXT),
-    gone_in("", "array_shape_from_proto array_shape_to_proto", _BY_TEXT),
-    gone_in("", "dtype_from_proto dtype_to_proto", f"{_BY_TEXT}; a dtype is stored as its name", "types.as_dtype"),
+    gone_in("", "array_from_proto array_from_proto_content array_to_proto array_to_proto_content", BY_TEXT),
+    gone_in("", "array_shape_from_proto array_shape_to_proto", BY_TEXT),
+    gone_in("", "dtype_from_proto dtype_to_proto", f"{BY_TEXT}; a dtype is stored as its name", "types.as_dtype"),
     gone_in(
         "backends.mapreduce",
         "BroadcastForm DistributeAggregateForm MapReduceForm",
@@ -141,7 +145,7 @@ GONE: tuple[Gone, ...] = (
     gone_in(
         "framework",
         "deserialize_value serialize_value",
-        f"{_BY_TEXT}; values go to files",
+        f"{BY_TEXT}; values go to files",
         "program.FileProgramStateManager",
     ),
     gone_in(
@@ -294,7 +298,7 @@ GONE: tuple[Gone, ...] = (
 )
 """Names of TFF that are not here."""
 
-_BY_NAME = {name: gone for gone in GONE for name in gone.names}
+_BY_NAME = {name: entry for entry in GONE for name in entry.names}
 
 
 def gone(name: str) -> Gone | None:

@@ -34,7 +34,11 @@ def resolves(name: str) -> bool:
 
 
 def qualify(names: Mapping[str, Iterable[str]]) -> list[str]:
-    """The names of all modules, below `fc`."""
+    """The names of modules with the module before each, as they stand below `tff` and `fc`.
+
+    Args:
+        names: by module; the module of the package's own names is "".
+    """
     return [f"{module}.{name}".lstrip(".") for module, inner in names.items() for name in inner]
 
 
@@ -74,11 +78,13 @@ def tables() -> str:
 
 
 def _row(title: str, names: list[str]) -> str:
+    """A row of the table of counts."""
     numbers = counts(names)
     return f"| {title} | {len(names)} | " + " | ".join(str(number) for number in numbers.values()) + " |"
 
 
 def _gone_row(entry: Gone) -> str:
+    """A row of the table of names that are gone."""
     instead = f"`{entry.use}`" if entry.use else "not planned"
     return f"| {', '.join(f'`{name}`' for name in entry.names)} | {instead} | {entry.why} |"
 

@@ -100,15 +100,15 @@ def _advice(name: str) -> str:
     return f"{replacement.use}: {replacement.why}" if replacement.use else f"not planned here: {replacement.why}"
 
 
-_TAPE = "with tf.GradientTape() as tape: …; optimizer.apply(tape.gradient(loss, variables), variables)"
+_STEP_WITH_TAPE = "with tf.GradientTape() as tape: …; optimizer.apply(tape.gradient(loss, variables), variables)"
 _KERAS_METHODS: dict[str, str] = {
-    "minimize": _TAPE,
+    "minimize": _STEP_WITH_TAPE,
     "read_value": "variable.value",
     "ref": "id(variable), where it is a variable of Keras",
     "reset_states": "reset_state()",
     "variables": "optimizer.variables, which is a list",
 }
-"""Methods that Keras 3 has no more, and what to write."""
+"""Method that Keras 3 has no more, or takes otherwise -> what to write."""
 _KERAS_KEYWORDS: dict[tuple[str, str], str] = {
     ("apply_gradients", "name"): "apply_gradients(pairs), without other arguments",
     ("apply_gradients", "experimental_aggregate_gradients"): "apply_gradients(pairs), without other arguments",
@@ -119,11 +119,12 @@ _KERAS_KEYWORDS: dict[tuple[str, str], str] = {
     },
     **{(optimizer, "lr"): "learning_rate=" for optimizer in ("SGD", "Adam", "Adagrad", "RMSprop", "Adadelta")},
 }
-"""Keywords of calls, by the last name of what is called."""
+"""(last name of what is called, keyword that Keras 3 has no more) -> what to write."""
 _KERAS_NAMES: dict[str, str] = {
     "keras.layers.experimental": "the layer below keras.layers",
     "keras.experimental": "the name below keras",
 }
+"""Module that Keras 3 has no more -> where its names are."""
 _BATCH_INPUT_SHAPE = "a keras.Input(batch_shape=…) before the layer"
 
 

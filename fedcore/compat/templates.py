@@ -90,6 +90,11 @@ def _check_parts(
     aggregator: AggregationProcess,
     finalizer: FinalizerProcess,
 ) -> None:
+    """Checks that the arguments of `compose_learning_process` are of their kinds, and that each takes what it gets.
+
+    Raises:
+        TypeMismatch: as for `compose_learning_process`.
+    """
     check_computation("compose_learning_process", "initial_model_weights_fn", initial_weights)
     signature = initial_weights.type_signature
     if signature.parameter is not None or contains(signature.result, lambda t: isinstance(t, FederatedType)):
@@ -113,7 +118,7 @@ def _check_parts(
         )
     start, parts = "initial_model_weights_fn", {name: part for name, (part, _) in expected.items()}
     weights, update, weight = FederatedType(signature.result, SERVER), *_update_and_weight(client_work)
-    for giver, have, taker, index in (
+    for giver, have, taker, index in (  # parameter 0 of a part is its state
         (start, weights, "model_weights_distributor", 1),
         ("model_weights_distributor", _result(distributor), "client_work", 1),
         ("client_work", update, "model_update_aggregator", 1),
@@ -128,11 +133,13 @@ def _check_parts(
 
 
 def _update_and_weight(client_work: ClientWorkProcess) -> tuple[Type, Type]:
+    """The types of the clients' updates and of their weights, at the clients."""
     result: Any = member_of(_result(client_work))
     return FederatedType(result["update"], CLIENTS), FederatedType(result["update_weight"], CLIENTS)
 
 
 def _result(part: MeasuredProcess) -> Type:
+    """The type of what a part gives to the next one: its `result`, without state and measurements."""
     output: Any = part.next.type_signature.result
     return output["result"]
 

@@ -55,6 +55,7 @@ def transform_result(result: Any) -> Any:
 
 
 def _to_numpy(value: Any) -> Any:
+    """A leaf as a numpy value, or the elements of a dataset as a list; symbolic tensors and others stay."""
     if isinstance(value, tf.data.Dataset):
         return list(value.as_numpy_iterator())
     return value.numpy() if hasattr(value, "numpy") and not tf.is_symbolic_tensor(value) else value

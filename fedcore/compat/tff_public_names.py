@@ -2,6 +2,7 @@
 
 
 def _split(names: dict[str, str]) -> dict[str, tuple[str, ...]]:
+    """Module below `tff` -> its names, which stand in one text, separated by white space."""
     return {module: tuple(text.split()) for module, text in names.items()}
 
 

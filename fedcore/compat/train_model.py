@@ -101,10 +101,10 @@ async def train_model(
         await program_state_manager.save(program, version=0)
         await model_output_manager.release(state, key="training_checkpoint_round_0")
     while program.round_number < train_total_rounds:
-        output, retries = await _round(train_process, program, train_per_round_clients, should_retry_round)
+        output, retries = await _run_round(train_process, program, train_per_round_clients, should_retry_round)
         number = program.round_number + 1
-        due, next_time = _due(program, number == train_total_rounds, evaluation_periodicity)
-        if evaluation_manager is not None and due:
+        is_due, next_time = _evaluation_due(program, number == train_total_rounds, evaluation_periodicity)
+        if evaluation_manager is not None and is_due:
             weights = train_process.get_model_weights(output.state)
             began = int(datetime.datetime.now().timestamp())
             await evaluation_manager.start_evaluation(number, began, weights)
@@ -126,13 +126,13 @@ def _check_periodicity(periodicity: Any) -> None:
         raise InvalidValue(f"evaluation_periodicity is a number of rounds, 1 or more, not {periodicity}")
 
 
-async def _round(
+async def _run_round(
     process: LearningProcess,
     program: ProgramState,
     clients: int,
     should_retry: Callable[[LearningProcessOutput], bool] | None,
 ) -> tuple[Any, int]:
-    """The result of the next round, and how often the round was run again."""
+    """The result of the next round, and how often the round was run again because `should_retry` refused it."""
     retries = 0
     while True:
         result = await call_async(process.next, program.state, program.data_iterator.select(clients))
@@ -143,8 +143,15 @@ async def _round(
         logging.getLogger("fedcore").warning("training round %d runs again", program.round_number + 1)
 
 
-def _due(program: ProgramState, is_last: bool, periodicity: int | datetime.timedelta) -> tuple[bool, int | None]:
-    """Whether the round is evaluated, and when the next evaluation is due by time."""
+def _evaluation_due(
+    program: ProgramState, is_last: bool, periodicity: int | datetime.timedelta
+) -> tuple[bool, int | None]:
+    """Whether the next round is evaluated, and when the evaluation after it is due, as in `ProgramState`.
+
+    Args:
+        program: the state before the round.
+        is_last: whether it is the last round.
+    """
     if isinstance(periodicity, int):
         return is_last or (program.round_number + 1) % periodicity == 0, None
     now, due_at = datetime.datetime.now(), program.next_evaluation_timestamp_seconds
@@ -154,5 +161,6 @@ def _due(program: ProgramState, is_last: bool, periodicity: int | datetime.timed
 
 
 def _metrics_to_release(metrics: Mapping[str, Any], retries: int) -> dict[str, Any]:
+    """The metrics of a training round, in the form that `train_model` documents."""
     train_metrics = extract_and_rewrap_metrics(metrics, path=("client_work", "train"))
     return {**train_metrics, "program_metrics": {"num_retries": retries}}

@@ -149,7 +149,12 @@ _installing = threading.Lock()
 
 def _install() -> None:
     """Replaces the methods of TensorFlow's static tables, once. Outside `constant_tables` they call the originals."""
-    methods = {"lookup": _lookup, "size": _size, "export": _export_table, "_initialize": _initialize}
+    methods: dict[str, Callable] = {
+        "lookup": _lookup,
+        "size": _size,
+        "export": _export_table,
+        "_initialize": _initialize,
+    }
     with _installing:  # a second thread would take the replacements for the originals
         if not _originals:
             _originals.update(private_api.replace_table_methods(methods))

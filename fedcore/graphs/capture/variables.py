@@ -27,6 +27,10 @@ class OwnVariables:
 
     A variable of the traced function is initialised inside the graph. A `tf.function` that it calls creates variables
     itself and may initialise them eagerly; the initial value is then a constant of the graph.
+
+    Args:
+        first_id: the creation number of a tensor that was made right before the trace.
+        created: holds the variables, whose resources would end with them, until the trace has ended.
     """
 
     _first_id: int
@@ -46,6 +50,7 @@ class OwnVariables:
 
 
 def _type_of(handle: tf.Tensor) -> tf.DType:
+    """The dtype of the variable behind a handle."""
     return tf.as_dtype(private_api.handle_types(handle)[0].dtype)
 
 
