@@ -219,6 +219,18 @@ def test_quitting_the_debugger_ends_the_call(type_commands):
         sum_of_two_clients()
 
 
+def test_a_breakpoint_shows_variables_that_tensorflow_cannot_flatten(type_commands, capsys):
+    def root(x):
+        names = {None: "none", "a": 1}
+        y = tf.sqrt(x) * names["a"]
+        fc.debug.breakpoint(None)
+        return y
+
+    type_commands("p names, float(x)", "c")
+    total_of(root)([4.0])
+    assert "({None: 'none', 'a': 1}, 4.0)" in capsys.readouterr().out
+
+
 def test_a_breakpoint_with_a_condition_stops_where_it_holds(type_commands, capsys):
     def root(x):
         y = tf.sqrt(x)

@@ -33,7 +33,7 @@ class Breakpoint:
         has_condition: whether the first value is a condition.
         location: the user's line.
         function: name of the user's function.
-        globals: of the function.
+        globals: of the function, and its variables that `tf.nest` does not flatten: they are shown as they are.
         variables: name -> value, which may be nested, with None in the place of each tensor of the graph.
         tensors: the numbers of these tensors among the leaves of the variables.
     """
@@ -99,7 +99,9 @@ def add_breakpoint(
     lines, frame_of_user = private_api.lines_of_caller(), user_frame(frame)
     if lines is None or frame_of_user is None:
         raise TracingError("fc.debug.breakpoint is called by no code of a user, so that there is no line to stop at")
-    function, variables = _function_and_variables(frame_of_user)
+    function, all_variables = _function_and_variables(frame_of_user)
+    variables = {name: value for name, value in all_variables.items() if _can_be_flattened(value)}
+    others = {name: value for name, value in all_variables.items() if name not in variables}
     leaves = tf.nest.flatten(variables)
     numbers = tuple(i for i, leaf in enumerate(leaves) if _is_readable(leaf))
     place = Breakpoint(
@@ -109,7 +111,7 @@ def add_breakpoint(
         condition is not None,
         lines.location(),
         function,
-        frame_of_user.f_globals,
+        frame_of_user.f_globals | others if others else frame_of_user.f_globals,
         tf.nest.pack_sequence_as(variables, [None if i in numbers else leaf for i, leaf in enumerate(leaves)]),
         numbers,
     )
@@ -145,6 +147,15 @@ def _is_of_autograph(name: str, value: object) -> bool:
     if isinstance(value, FunctionType):
         return is_generated(value.__code__.co_filename)
     return private_api.is_of_autograph(value)
+
+
+def _can_be_flattened(value: object) -> bool:
+    """Whether `tf.nest` flattens a value: it refuses a dict whose keys have no order, such as {None: 1, "a": 2}."""
+    try:
+        tf.nest.flatten(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _is_readable(value: Any) -> bool:
