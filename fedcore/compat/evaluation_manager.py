@@ -171,7 +171,7 @@ class EvaluationManager:
         await states.remove_all()
 
 
-def _metrics_to_release(output: LearningProcessOutput, name: str) -> dict[str, Any]:
+def _metrics_to_release(output: Any, name: str) -> dict[str, Any]:
     """The metrics of an evaluation round, with the part of this name as the model's."""
     return extract_and_rewrap_metrics(output.metrics, path=("client_work", "eval", name))
 
