@@ -128,14 +128,7 @@ def call_leaves(
     """
     importable = _importable.get((graph.digest, checks_operands()), lambda: _parse(data))
     current = tf.compat.v1.get_default_graph()
-    tensors: list = []
-    operands: list[Operand] = []
-    for value in values:
-        if hasattr(value, "element"):
-            operands.append(operand(value))
-            tensors += [operands[-1].handle, operands[-1].count]
-        else:
-            tensors.append(value)
+    tensors, sequences = _arguments(values)
     if graph.attributes.get("seeded") and seed is None:
         raise FedcoreError(f"@{graph.name} draws random numbers, and is called without a seed")
     printing = traced_prints()
@@ -147,13 +140,13 @@ def call_leaves(
 
     def import_graph(*inputs: tf.Tensor) -> list[tf.Tensor]:
         named_inputs = dict(zip(feed, inputs, strict=True))
-        results = importable.add(named_inputs, operands, graph.name, len(result_types))
+        results = importable.add(named_inputs, sequences, graph.name, len(result_types))
         if graph.sources and results:
             note_imported(graph, results[0].op.name.removesuffix("/ret0"))
         if prints is not None and prints.arguments <= set(feed):  # not if only they need the seed, and there is none
             assert printing is not None
             printing.are_imported = True
-            prints.add(named_inputs, operands, f"{graph.name}_prints", 0)
+            prints.add(named_inputs, sequences, f"{graph.name}_prints", 0)
         return results
 
     arguments = list(feed.values())
@@ -171,6 +164,22 @@ def call_leaves(
             raise FedcoreError(f"the graph @{graph.name} says that result {i} is {type_}, but makes {shape}")
         tensor.set_shape(type_.shape)
     return out
+
+
+def _arguments(values: Sequence) -> tuple[list[tf.Tensor], list[Operand]]:
+    """The tensors `arg0`, … of a graph for the leaves of its parameter, and the sequences among the leaves.
+
+    A sequence has two tensors, its handle and its count.
+    """
+    tensors: list[tf.Tensor] = []
+    sequences: list[Operand] = []
+    for value in values:
+        if hasattr(value, "element"):
+            sequences.append(operand(value))
+            tensors += [sequences[-1].handle, sequences[-1].count]
+        else:
+            tensors.append(value)
+    return tensors, sequences
 
 
 def scope(name: str) -> str:

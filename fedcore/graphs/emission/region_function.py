@@ -6,6 +6,7 @@ A node of a TensorFlow operation becomes that operation. A `scan` and a `compute
 regions of `while`, `cond` and `call` become functions that TensorFlow builds of Python functions, which emit them.
 """
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 
 import tensorflow as tf
@@ -73,10 +74,7 @@ def _emit_nodes(region: Region, arguments: Sequence[tf.Tensor], tensors: Tensors
     region_tensors.update(zip(region.arguments, arguments, strict=True))
     for node in region.nodes:
         controls = [region_tensors[v] for v in node.after]
-        if controls:
-            with tf.control_dependencies(controls):
-                results = _EMITTERS.get(node.op, _emit_operation)(node, region_tensors)
-        else:
+        with tf.control_dependencies(controls) if controls else contextlib.nullcontext():
             results = _EMITTERS.get(node.op, _emit_operation)(node, region_tensors)
         for value, tensor in zip(node.outputs, results, strict=True):
             if value.shape.rank is not None and tensor.shape != value.shape:
