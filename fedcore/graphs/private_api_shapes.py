@@ -162,6 +162,7 @@ def encode_attribute(value: Any, kind: str) -> bytes:
 
 
 def _proto(value: Any, kind: str) -> attr_value_pb2.AttrValue:
+    """The AttrValue of an attribute; a list is joined of the AttrValues of its parts."""
     if kind.startswith("list("):
         parts = [_proto(v, kind[5:-1]) for v in value]
         result = attr_value_pb2.AttrValue()

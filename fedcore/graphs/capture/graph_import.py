@@ -83,6 +83,7 @@ NOT_INLINED = "MaxPoolGrad"
 
 
 def _parse(data: bytes) -> _Importable:
+    """Prepares a serialized canonical graph for its imports: guards operands, and names functions by their content."""
     source_def = graph_pb2.GraphDef.FromString(data)
     imported_keys: dict[NodeKey, NodeKey] = {}
     guarded_def = guard_graph(source_def) if checks_operands() else source_def
@@ -139,6 +140,7 @@ def call_leaves(
     result_types = tensor_leaves(graph.type.result)
 
     def import_graph(*inputs: tf.Tensor) -> list[tf.Tensor]:
+        """Imports the graph, and the graph of its prints, on the tensors of `feed`."""
         named_inputs = dict(zip(feed, inputs, strict=True))
         results = importable.add(named_inputs, sequences, graph.name, len(result_types))
         if graph.sources and results:
@@ -220,6 +222,7 @@ def eager_callable(graph: Graph, data: bytes) -> Callable:
     types = [] if parameter is None else [leaf for _, leaf in leaves(parameter)]
 
     def main(seed: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
+        """The leaves of the result, for tensors; a sequence has two, as `to_tensor_lists` returns them."""
         operands, values = iter(tensors), []
         for type_ in types:
             value = next(operands)

@@ -75,6 +75,7 @@ def own_variables() -> Iterator[OwnVariables]:
             return create_variable(initial, options)
 
     def create_variable(initial: Any, options: dict) -> tf.Variable:
+        """A variable that is assigned its initial value in the current graph, or eagerly."""
         shape = options.get("shape")
         value = tf.convert_to_tensor(initial() if callable(initial) else initial, dtype=options.get("dtype"))
         variable = private_api.uninitialized_variable(

@@ -154,6 +154,7 @@ class _ImageOperations:
         self._missing: dict[str, tuple[str, str]] = {}  # by tensor of images; see `_missing_and_zeros`
 
     def rewrite(self) -> None:
+        """Renames the operations, and adds the nodes that their kernels need before and behind them."""
         image_nodes = [
             n for n in self._nodes if n.op == FUSED or (n.op in (*CONVOLUTIONS, "MaxPool") and _has_kernel(n))
         ]

@@ -134,6 +134,7 @@ def type_and_leaves(value: Any, origin: str) -> tuple[Type, list[tf.Tensor]]:
 
 
 def _type_and_leaves(value: Any, origin: str) -> tuple[Type, list[tf.Tensor]]:
+    """Does the work of `type_and_leaves`, for a value whose nesting is checked."""
     if isinstance(value, SymbolicDataset | tf.data.Dataset):
         return _sequence(value, origin)
     if value is None:
