@@ -69,6 +69,10 @@ def sum_rows(x: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(x, -1)
 
 
+Step = tuple[Callable[[Any], bool] | None, Callable[[st.DrawFn, Any, Any], Any]]
+"""Whether a placed operation takes a value (None: it takes none), and what adds it to a pool, on such a value."""
+
+
 class _Pool(list[Value]):
     """The values of a program so far.
 
@@ -77,7 +81,7 @@ class _Pool(list[Value]):
         steps: the placed operations to draw from.
     """
 
-    def __init__(self, local_function: Callable[[st.DrawFn, Type], Callable], steps: Sequence[Callable]) -> None:
+    def __init__(self, local_function: Callable[[st.DrawFn, Type], Callable], steps: Sequence[Step]) -> None:
         super().__init__()
         self.local_function = local_function
         self.steps = steps
@@ -123,7 +127,7 @@ def federated_modules(draw: st.DrawFn, max_steps: int = 7, *, every_dtype: bool 
     with builder:
         local_function, steps = _local_function, STEPS
         if every_dtype:
-            local_function, steps = _function_of_any_type, [map_locally, map_locally, *_few(draw, STEPS, 4)]
+            local_function, steps = _function_of_any_type, [STEPS[0], STEPS[0], *_few(draw, STEPS, 4)]
         pool = _Pool(local_function, steps)
         pool += [builder.parameter(f"c{i}", FederatedType(m, CLIENTS)) for i, m in enumerate(at_clients)]
         pool += [builder.parameter(f"s{i}", FederatedType(m, SERVER)) for i, m in enumerate(at_server)]
@@ -144,15 +148,14 @@ def _has_sequence(type_: Type) -> bool:
 
 
 def _step(draw: st.DrawFn, pool: _Pool) -> Value:
-    steps = [step for step in pool.steps if step(draw, pool, only_asks=True)]
-    return draw(st.sampled_from(steps))(draw, pool)
+    steps = [(accepts, add) for accepts, add in pool.steps if accepts is None or any(map(accepts, pool))]
+    accepts, add = draw(st.sampled_from(steps))
+    return add(draw, pool, None if accepts is None else _pick(draw, pool, accepts))
 
 
-def _pick(draw: st.DrawFn, pool: _Pool, accepts: Callable[[Any], bool], only_asks: bool) -> Any:
+def _pick(draw: st.DrawFn, pool: _Pool, accepts: Callable[[Any], bool]) -> Any:
+    """One of the four newest values of the kind, so that programs become deep."""
     matches = [v for v in pool if accepts(v)]
-    if only_asks:
-        return bool(matches)
-    # Prefer the newest values, so that programs become deep.
     return matches[-1 - draw(st.integers(0, min(3, len(matches) - 1)))]
 
 
@@ -168,67 +171,31 @@ def _server(value: Value) -> bool:
     return _is_at(value, SERVER) and not _has_sequence(value.type)
 
 
-def _inexact(type_: Type) -> bool:
-    return all(isinstance(t, TensorType) and t.dtype.is_inexact for _, t in fc.types.leaves(type_))
+def _leaves_are(type_: Type, trait: str) -> bool:
+    """Whether the dtypes of all leaves have a trait, such as `is_real`; True without leaves."""
+    return all(isinstance(t, TensorType) and getattr(t.dtype, trait) for _, t in fc.types.leaves(type_))
 
 
-def _real(type_: Type) -> bool:
-    leaves = [t for _, t in fc.types.leaves(type_)]
-    return bool(leaves) and all(isinstance(t, TensorType) and t.dtype.is_real for t in leaves)
+def _some_leaves_are(trait: str) -> Callable[[Any], bool]:
+    """Whether a value is a client value that has leaves, all of a trait."""
+    return lambda v: _client_tensors(v) and _leaves_are(v.type.member, trait) and any(fc.types.leaves(v.type.member))
 
 
-def _integer(type_: Type) -> bool:
-    leaves = [t for _, t in fc.types.leaves(type_)]
-    return bool(leaves) and all(isinstance(t, TensorType) and t.dtype.is_integer for t in leaves)
-
-
-def map_locally(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
-    value = _pick(draw, pool, _client, only_asks)
-    return value if only_asks else fc.federated_map(pool.local_function(draw, value.type.member), value)
-
-
-def map_twice(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
+def map_twice(draw: st.DrawFn, pool: _Pool, value: Any) -> Value:
     """Two maps of a value, zipped: a common input of common subexpression elimination and of fusion."""
-    value = _pick(draw, pool, _client_tensors, only_asks)
-    if only_asks:
-        return value
     fns = [pool.local_function(draw, value.type.member) for _ in range(2)]
     return fc.federated_zip(tuple(fc.federated_map(fn, value) for fn in fns))
 
 
-def zip_values(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
-    left = _pick(draw, pool, _client, only_asks)
-    return left if only_asks else fc.federated_zip({"l": left, "r": _pick(draw, pool, _client, False)})
-
-
-def broadcast(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
-    value = _pick(draw, pool, _server, only_asks)
-    return value if only_asks else fc.federated_broadcast(value)
-
-
-def add_up(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
-    value = _pick(draw, pool, _client_tensors, only_asks)
-    return value if only_asks else fc.federated_sum(value)
-
-
-def average(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
-    def accepts(v: Any) -> bool:
-        return _client_tensors(v) and _inexact(v.type.member)
-
-    value = _pick(draw, pool, accepts, only_asks)
-    if only_asks:
-        return value
+def average(draw: st.DrawFn, pool: _Pool, value: Any) -> Value:
     weights = [v for v in pool if _client(v) and member_of(v.type) in MEMBERS[:2]]
-    if bool(weights) and draw(st.booleans()):
+    if weights and draw(st.booleans()):
         return fc.federated_mean(value, draw(st.sampled_from(weights)))
     return fc.federated_mean(value)
 
 
-def aggregate(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
+def aggregate(draw: st.DrawFn, pool: _Pool, value: Any) -> Value:
     """A count and a sum in a single aggregation, with a merge over a tuple and a report."""
-    value = _pick(draw, pool, _client_tensors, only_asks)
-    if only_asks:
-        return value
     zero = (0, fc.generic_zero(value.type.member))
 
     def accumulate(total: Value, x: Value) -> tuple[Value, Value]:
@@ -240,90 +207,54 @@ def aggregate(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
     return fc.federated_aggregate(value, zero, accumulate, merge, lambda total: (total[1], total[0]))
 
 
-def apply_at_server(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
-    value = _pick(draw, pool, _server, only_asks)
-    return value if only_asks else fc.federated_apply(pool.local_function(draw, value.type.member), value)
-
-
-def place_constant(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
-    if only_asks:
-        return True
-    return fc.federated_value(draw(st.sampled_from([1, 2.5])), draw(st.sampled_from([SERVER, CLIENTS])))
-
-
-def pick_element(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
-    """An element of a placed struct; an element of an all-equal value is all-equal."""
-
-    def is_struct(v: Any) -> bool:
-        member = v.type.member
-        return isinstance(member, StructType) and len(member) > 0
-
-    value = _pick(draw, pool, is_struct, only_asks)
-    return value if only_asks else value[draw(st.integers(0, len(value) - 1))]
-
-
-def extreme(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
-    value = _pick(draw, pool, lambda v: _client_tensors(v) and _real(v.type.member), only_asks)
-    return value if only_asks else draw(st.sampled_from([fc.federated_min, fc.federated_max]))(value)
-
-
-def counted(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
-    value = _pick(draw, pool, _client, only_asks)
-    return value if only_asks else fc.federated_count(value)
-
-
-def collected(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
+def last_client(draw: st.DrawFn, pool: _Pool, value: Any) -> Value:
     """The last of at most three clients' values, which depends on their order."""
-    value = _pick(draw, pool, lambda v: _client(v) and isinstance(v.type.member, TensorType), only_asks)
-    if only_asks:
-        return value
-    rows = fc.federated_collect(value, 3)
     zero = fc.generic_zero(value.type.member)
-    return fc.federated_map(lambda s: fc.sequence_reduce(s, zero, lambda _, x: x), rows)
+    return fc.federated_map(lambda s: fc.sequence_reduce(s, zero, lambda _, x: x), fc.federated_collect(value, 3))
 
 
-def secure(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
-    value = _pick(draw, pool, lambda v: _client_tensors(v) and _integer(v.type.member), only_asks)
-    if only_asks:
-        return value
+def secure_sum(draw: st.DrawFn, pool: _Pool, value: Any) -> Value:
     sums = [lambda v: fc.federated_secure_sum(v, 3), lambda v: fc.federated_secure_modular_sum(v, 7)]
     return draw(st.sampled_from(sums))(value)
 
 
-def seeded(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
-    return only_asks or fc.federated_random_seed(draw(st.sampled_from([SERVER, CLIENTS])))
-
-
-def evaluated(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
-    return only_asks or fc.federated_eval(lambda: 3, draw(st.sampled_from([SERVER, CLIENTS])))
-
-
-def selected(draw: st.DrawFn, pool: _Pool, only_asks: bool = False) -> Any:
+def select(draw: st.DrawFn, pool: _Pool, value: Any) -> Value:
     """A sum of slices of a server value; the slice of key k is the pair of the value and k."""
-    value = _pick(draw, pool, _server, only_asks)
-    if only_asks:
-        return value
     keys = fc.federated_value(np.array([1, 2], np.int32), CLIENTS)
-    select = draw(st.sampled_from([fc.federated_select, fc.federated_secure_select]))
-    slices = select(keys, fc.federated_value(np.int32(5), SERVER), value, lambda whole, key: (whole, key))
+    selects = draw(st.sampled_from([fc.federated_select, fc.federated_secure_select]))
+    slices = selects(keys, fc.federated_value(np.int32(5), SERVER), value, lambda whole, key: (whole, key))
     return fc.federated_map(lambda s: fc.sequence_reduce(s, 0, lambda n, x: n * 10 + x[1]), slices)
 
 
-STEPS = [
-    *(
-        map_locally,
-        map_twice,
-        zip_values,
-        broadcast,
-        add_up,
-        average,
-        aggregate,
-        apply_at_server,
-        place_constant,
-        pick_element,
+_PLACEMENTS = st.sampled_from([SERVER, CLIENTS])
+
+STEPS: list[Step] = [
+    (_client, lambda draw, pool, value: fc.federated_map(pool.local_function(draw, value.type.member), value)),
+    (_client_tensors, map_twice),
+    (_client, lambda draw, pool, value: fc.federated_zip({"l": value, "r": _pick(draw, pool, _client)})),
+    (_server, lambda draw, pool, value: fc.federated_broadcast(value)),
+    (_client_tensors, lambda draw, pool, value: fc.federated_sum(value)),
+    (lambda v: _client_tensors(v) and _leaves_are(v.type.member, "is_inexact"), average),
+    (_client_tensors, aggregate),
+    (_server, lambda draw, pool, value: fc.federated_apply(pool.local_function(draw, value.type.member), value)),
+    (None, lambda draw, pool, _: fc.federated_value(draw(st.sampled_from([1, 2.5])), draw(_PLACEMENTS))),
+    # An element of a placed struct; an element of an all-equal value is all-equal.
+    (
+        lambda v: isinstance(v.type.member, StructType) and len(v.type.member) > 0,
+        lambda draw, pool, value: value[draw(st.integers(0, len(value) - 1))],
     ),
-    *(extreme, counted, collected, secure, seeded, evaluated, selected),
+    (
+        _some_leaves_are("is_real"),
+        lambda draw, pool, value: draw(st.sampled_from([fc.federated_min, fc.federated_max]))(value),
+    ),
+    (_client, lambda draw, pool, value: fc.federated_count(value)),
+    (lambda v: _client(v) and isinstance(v.type.member, TensorType), last_client),
+    (_some_leaves_are("is_integer"), secure_sum),
+    (None, lambda draw, pool, _: fc.federated_random_seed(draw(_PLACEMENTS))),
+    (None, lambda draw, pool, _: fc.federated_eval(lambda: 3, draw(_PLACEMENTS))),
+    (_server, select),
 ]
+"""The placed operations. The first is a map."""
 
 
 def _local_function(draw: st.DrawFn, type_: Any) -> Callable:
@@ -342,7 +273,7 @@ def _local_function(draw: st.DrawFn, type_: Any) -> Callable:
         kinds += ["minus", "minus_of_itself", "as_row", "equal"]
         if type_.dtype.is_inexact:
             kinds += ["divide"]
-        if _real(type_):
+        if type_.dtype.is_real:
             kinds += ["minimum", "maximum", "less", "where", "cast"]
         if type_.dtype.is_integer:
             kinds += ["modulo"]
