@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 import tensorflow as tf
 
@@ -81,8 +82,7 @@ def check_aggregator(
     if not isinstance(factory, UnweightedAggregationFactory | WeightedAggregationFactory):
         raise TypeMismatch(f"check_aggregator takes a factory of fc.aggregators, not {brief(factory)}")
     name, types = type(factory).__name__, [to_type(value_type)]
-    is_weighted = isinstance(factory, WeightedAggregationFactory)
-    if is_weighted:
+    if isinstance(factory, WeightedAggregationFactory):
         types.append(to_type("float32" if weight_type is None else weight_type))
     elif weight_type is not None:
         raise TypeMismatch(f"check_aggregator: {name} is not weighted, so it takes no weight_type")
@@ -90,22 +90,20 @@ def check_aggregator(
     _check_types(name, process, types)
     _check_other_types(name, factory, types)
     local = fc.runtime.local(block_size=2, workers_per_device=1, default_num_clients=0)
+    check = _Check(name, process, types, local, meaning, tolerance)
     try:
         for clients, spread in COHORTS:
-            _check_rounds(
-                name, process, clients, _rounds(types, clients, spread), local, tolerance, spread == "special"
-            )
+            check.rounds(clients, spread)
         if meaning is None:
-            values = _positive(_rounds(types, 7, "small"))[0]
-            _check_anew(name, [process, factory.create(*types)], values, local, tolerance)
+            check.same_result(factory.create(*types))
         else:
             for clients, spread in MEANT:
-                rounds = _positive(_rounds(types, clients, spread))
-                _check_meaning(name, factory.create(*types), rounds, local, meaning, tolerance)
-            rounds = _positive(_rounds(types, 1, "small") * (MANY // ROUNDS))
-            _check_meaning(name, process, rounds, local, meaning, tolerance, checked=(MANY // 2, 257, MANY))
-            _check_not_finite(name, process, types, local, meaning, tolerance)
-        _check_uneven_rounds(name, process, types, local, meaning, tolerance)
+                anew = attrs.evolve(check, process=factory.create(*types))
+                anew.meaning_of(_positive(_rounds(types, clients, spread)))
+            many = _positive(_rounds(types, 1, "small") * (MANY // ROUNDS))
+            check.meaning_of(many, checked=(MANY // 2, 257, MANY))
+            check.not_finite()
+        check.uneven_rounds()
     finally:
         local.close()
 
@@ -135,31 +133,115 @@ def _check_other_types(name: str, factory: AggregationFactory, types: list[Type]
         _equal(law, results[2], results[0], 0, process.next, values)
 
 
-def _check_anew(name: str, processes: list, values: list, local: LocalRuntime, tolerance: float) -> None:
-    """Checks that processes of one factory give equal results."""
-    law = f"{name}: a process that is created anew gives the same result"
-    states = [_run(law, p.initialize, [], local, None) for p in processes]
-    pair = [_run(law, p.next, [s, *values], local, values).result for p, s in zip(processes, states, strict=True)]
-    _equal(law, pair[1], pair[0], tolerance, processes[1].next, values)
+@attrs.frozen
+class _Check:
+    """The checks of a process on the local runtime.
+
+    Args:
+        types: of a client's value and, if the factory is weighted, of its weight.
+        meaning: as for `check_aggregator`.
+        tolerance: as for `check_aggregator`.
+    """
+
+    name: str
+    process: AggregationProcess
+    types: list[Type]
+    local: LocalRuntime
+    meaning: Any
+    tolerance: float
+
+    def _initial_state(self, law: str, runtime: Runtime | None = None) -> Any:
+        return _run(law, self.process.initialize, [], runtime or self.local, None)
+
+    def _next(self, law: str, state: object, values: list, runtime: Runtime | None = None) -> Any:
+        """The output of a round with these values, and weights, of the clients."""
+        return _run(law, self.process.next, [state, *values], runtime or self.local, values)
+
+    def _equal(self, law: str, have: object, want: object, inputs: object) -> None:
+        _equal(law, have, want, self.tolerance, self.process.next, inputs)
+
+    def _equal_if_finite(self, law: str, have: object, want: object, inputs: object) -> None:
+        """Checks equality where the dtype of the result holds the numbers of `meaning`."""
+        with np.errstate(over="ignore"):
+            want = _as_type(want, have)
+        if _is_finite(want):
+            self._equal(law, have, want, inputs)
+
+    def same_result(self, other: AggregationProcess) -> None:
+        """Checks that another process of the factory gives the same result."""
+        law = f"{self.name}: a process that is created anew gives the same result"
+        values = _positive(_rounds(self.types, 7, "small"))[0]
+        pair = [each._next(law, each._initial_state(law), values) for each in (self, attrs.evolve(self, process=other))]
+        self._equal(law, pair[1].result, pair[0].result, values)
+
+    def not_finite(self) -> None:
+        """Checks the result with a client that is not finite, or huge, where `meaning` is finite."""
+        for label, wrong in (("nan", np.nan), ("inf", np.inf), ("-inf", -np.inf), ("huge", None)):
+            law = f"{self.name}: the result is that of `meaning`, with a client whose value is {label}"
+            round_values = _positive(_rounds(self.types, 7, "small"))[0]
+            values = round_values[0]
+            values[3] = tf.nest.map_structure(
+                lambda v, w=wrong: np.full_like(v, w or large_values(v.dtype)[0])[()] if _is_float(v) else v, values[3]
+            )
+            (received,) = _received([round_values])
+            want = _finite_meaning(self.meaning, [received])
+            if want is not None:
+                output = self._next(law, self._initial_state(law), round_values)
+                self._equal_if_finite(law, output.result, want, received)
+
+    def uneven_rounds(self) -> None:
+        """Checks that a round without clients, which may have no result, leaves a state that later rounds can use."""
+        law = f"{self.name}: the result is finite after a round without clients, as before it"
+        rounds = [_positive(_rounds(self.types, clients, "small"))[0] for clients in UNEVEN]
+        state, are_finite = self._initial_state(law), []
+        for number, values in enumerate(rounds, 1):
+            output = self._next(law, state, values)
+            state, result = output.state, output.result
+            are_finite.append(_is_finite(result))
+            received = _received(rounds[:number])
+            want = _finite_meaning(self.meaning, received) if self.meaning is not None and values[0] else None
+            if want is not None:
+                own_law = f"{self.name}: the result is that of `meaning` in rounds of {UNEVEN[:number]} clients"
+                self._equal_if_finite(own_law, result, want, received)
+        if are_finite[0] and not are_finite[-1]:
+            raise LawBroken(law, f"it is {result!r}", program=self.process.next.module, inputs=rounds)
+
+    def meaning_of(self, rounds: list[list], checked: Sequence[int] = range(1, ROUNDS + 1)) -> None:
+        """Checks that the results of the rounds with the numbers `checked` are those of `meaning`."""
+        law = f"{self.name}: the result of round %s is that of `meaning`, with {len(rounds[0][0])} clients"
+        state = self._initial_state(law % 1)
+        for number, values in enumerate(rounds, 1):
+            output = self._next(law % number, state, values)
+            if number in checked:
+                received = _received(rounds[:number])
+                want = _as_type(self.meaning(received), output.result)
+                self._equal(law % number, output.result, want, received[-ROUNDS:])
+            state = output.state
+
+    def rounds(self, clients: int, spread: str) -> None:
+        """Checks rounds on both runtimes, each from its own state; special values may be refused by both."""
+        law = f"{self.name}: the local runtime gives the reference's %s, with {clients} clients"
+        reference = fc.runtime.reference(default_num_clients=0)
+        state = self._initial_state(law % "initial state", reference)
+        own = self._initial_state(law % "initial state")
+        _equal(law % "initial state", own, state, self.tolerance, self.process.initialize, None)
+        for number, values in enumerate(_rounds(self.types, clients, spread), 1):
+            label = f"result of round {number}"
+            try:
+                want = self._next(law % label, state, values, reference)
+            except LawBroken:
+                if spread == "special" and _refuses(self.process.next, [own, *values], self.local):
+                    return
+                raise
+            have = self._next(law % label, own, values)
+            for part in ("state", "result", "measurements"):
+                self._equal(law % f"{part} of round {number}", getattr(have, part), getattr(want, part), values)
+            state, own = want.state, have.state
 
 
-def _check_not_finite(
-    name: str, process: AggregationProcess, types: list[Type], local: LocalRuntime, meaning: Callable, tolerance: float
-) -> None:
-    """Checks the result with a client that is not finite, or huge, where `meaning` is finite."""
-    law = f"{name}: the result is that of `meaning`, with a client whose value is %s"
-    for label, wrong in (("nan", np.nan), ("inf", np.inf), ("-inf", -np.inf), ("huge", None)):
-        values, *weights = _positive(_rounds(types, 7, "small"))[0]
-        values[3] = tf.nest.map_structure(
-            lambda v, w=wrong: np.full_like(v, w or large_values(v.dtype)[0])[()] if _is_float(v) else v, values[3]
-        )
-        received = (values, *weights) if weights else values
-        want = _finite_meaning(meaning, [received])
-        if want is None:
-            continue
-        state = _run(law % label, process.initialize, [], local, None)
-        output = _run(law % label, process.next, [state, values, *weights], local, values)
-        _equal_if_finite(law % label, output.result, want, tolerance, process.next, received)
+def _received(rounds: list[list]) -> list:
+    """The rounds as `meaning` takes them: the values of the clients, or the pair of the values and the weights."""
+    return [tuple(r) if len(r) > 1 else r[0] for r in rounds]
 
 
 def _finite_meaning(meaning: Callable, rounds: list) -> Any:
@@ -174,31 +256,6 @@ def _finite_meaning(meaning: Callable, rounds: list) -> Any:
     except Exception:
         return None
     return want if is_same else None
-
-
-def _check_uneven_rounds(
-    name: str,
-    process: AggregationProcess,
-    types: list[Type],
-    local: LocalRuntime,
-    meaning: Callable | None,
-    tolerance: float,
-) -> None:
-    """Checks that a round without clients, which may have no result, leaves a state that later rounds can use."""
-    law = f"{name}: the result is finite after a round without clients, as before it"
-    rounds = [_positive(_rounds(types, clients, "small"))[0] for clients in UNEVEN]
-    state, are_finite = _run(law, process.initialize, [], local, None), []
-    for number, values in enumerate(rounds, 1):
-        output = _run(law, process.next, [state, *values], local, values)
-        state, result = output.state, output.result
-        are_finite.append(_is_finite(result))
-        received = [tuple(r) if len(r) > 1 else r[0] for r in rounds[:number]]
-        want = _finite_meaning(meaning, received) if meaning is not None and values[0] else None
-        if want is not None:
-            own_law = f"{name}: the result is that of `meaning` in rounds of {UNEVEN[:number]} clients"
-            _equal_if_finite(own_law, result, want, tolerance, process.next, received)
-    if are_finite[0] and not are_finite[-1]:
-        raise LawBroken(law, f"it is {result!r}", program=process.next.module, inputs=rounds)
 
 
 def _is_finite(result: object) -> bool:
@@ -231,31 +288,6 @@ def _scaled(weight: Any, scale: float) -> Any:
     return (positive * scale).astype(positive.dtype)[()] if is_held else positive
 
 
-def _check_meaning(
-    name: str,
-    process: AggregationProcess,
-    rounds: list[list],
-    local: LocalRuntime,
-    meaning: Callable,
-    tolerance: float,
-    checked: Sequence[int] = range(1, ROUNDS + 1),
-) -> None:
-    """Checks results.
-
-    Args:
-        checked: numbers of the rounds whose results are checked.
-    """
-    law = f"{name}: the result of round %s is that of `meaning`, with {len(rounds[0][0])} clients"
-    state = _run(law % 1, process.initialize, [], local, None)
-    for number, values in enumerate(rounds, 1):
-        output = _run(law % number, process.next, [state, *values], local, values)
-        if number in checked:
-            received = [tuple(r) if len(r) > 1 else r[0] for r in rounds[:number]]
-            want = _as_type(meaning(received), output.result)
-            _equal(law % number, output.result, want, tolerance, process.next, received[-ROUNDS:])
-        state = output.state
-
-
 def _as_type(want: Any, like: Any) -> Any:
     """The numbers of `meaning` in the containers and dtypes of a result."""
     if isinstance(like, dict):
@@ -273,40 +305,6 @@ def _check_types(name: str, process: AggregationProcess, types: list[Type]) -> N
     expected = [FederatedType(t, fc.CLIENTS) for t in types]
     if len(parameter_types) != len(expected) or not all(map(fits, expected, parameter_types)):
         raise LawBroken(law, f"next takes {', '.join(map(str, parameter_types))}, not {', '.join(map(str, expected))}")
-
-
-def _check_rounds(
-    name: str,
-    process: AggregationProcess,
-    clients: int,
-    rounds: list[list],
-    local: LocalRuntime,
-    tolerance: float,
-    may_refuse: bool,
-) -> None:
-    """Checks rounds on both runtimes, each from its own state.
-
-    Args:
-        may_refuse: the runtimes may refuse the values, if both do.
-    """
-    law = f"{name}: the local runtime gives the reference's %s, with {clients} clients"
-    reference = fc.runtime.reference(default_num_clients=0)
-    state = _run(law % "initial state", process.initialize, [], reference, None)
-    own = _run(law % "initial state", process.initialize, [], local, None)
-    _equal(law % "initial state", own, state, tolerance, process.initialize, None)
-    for number, values in enumerate(rounds, 1):
-        label = f"result of round {number}"
-        try:
-            want = _run(law % label, process.next, [state, *values], reference, values)
-        except LawBroken:
-            if may_refuse and _refuses(process.next, [own, *values], local):
-                return
-            raise
-        have = _run(law % label, process.next, [own, *values], local, values)
-        for part in ("state", "result", "measurements"):
-            pair = (getattr(have, part), getattr(want, part))
-            _equal(law % f"{part} of round {number}", *pair, tolerance, process.next, values)
-        state, own = want.state, have.state
 
 
 def _run(law: str, fn: fc.Computation, arguments: list, runtime: Runtime, values: object, seed: int = 0) -> Any:
@@ -331,11 +329,3 @@ def _equal(law: str, have: object, want: object, tolerance: float, program: fc.C
     mismatch = difference(have, want, tolerance)
     if mismatch is not None:
         raise LawBroken(law, mismatch, program=program.module, inputs=values)
-
-
-def _equal_if_finite(law: str, have: object, want: object, *others: Any) -> None:
-    """Checks equality where the dtype of the result holds the numbers of `meaning`."""
-    with np.errstate(over="ignore"):
-        want = _as_type(want, have)
-    if _is_finite(want):
-        _equal(law, have, want, *others)

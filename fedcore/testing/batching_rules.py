@@ -153,6 +153,3 @@ class _Check:
                 self.refused[str(refusal)] = None
             else:
                 self.layouts += 1
-
-
-__all__ = ["CheckedRule", "check_batching_rule"]

@@ -121,8 +121,8 @@ def _captured(sequences: Value, readings: Value) -> object:
     """Functions that take values from around them."""
 
     def fold(sequence: Value, reading: Value) -> Value:
-        away = fc.sequence_map(lambda x: fc.generic_minus(x, reading), sequence)
-        return fc.sequence_reduce(away, reading, lambda total, x: fc.generic_minus(fc.generic_multiply(total, 2.0), x))
+        away = fc.sequence_map(lambda x: x - reading, sequence)
+        return fc.sequence_reduce(away, reading, lambda total, x: total * 2.0 - x)
 
     return fc.federated_map(fold, (sequences, readings))
 
@@ -138,7 +138,7 @@ def _seeds(readings: Value, centre: Value) -> object:
 @_program_over(FederatedType("float16", fc.CLIENTS))
 def _narrow(readings: Value) -> object:
     """A mean of numbers whose sum is too large for their dtype."""
-    return fc.federated_mean(fc.federated_map(lambda x: fc.generic_multiply(x, fc.generic_multiply(x, 4000)), readings))
+    return fc.federated_mean(fc.federated_map(lambda x: x * (x * 4000), readings))
 
 
 @_program_over(_FLOATS)
@@ -156,7 +156,7 @@ def _rows(matrices: Value, sequences: Value) -> object:
     """Rows of tensors as elements of sequences, and back."""
 
     def change(matrix: Value, sequence: Value) -> object:
-        first, second = (as_row.emit([fc.cast(m, "float64")]) for m in (matrix, fc.generic_plus(matrix, matrix)))
+        first, second = (as_row.emit([fc.cast(m, "float64")]) for m in (matrix, matrix + matrix))
         rows = append_rows.emit([first, second], at_most=2)
         groups = fc.sequence_from_groups(matrix, np.array([0, 2, 3]))
         count = fc.sequence_reduce(groups, 0, lambda n, _: n + 1)
@@ -171,7 +171,7 @@ def _called(readings: Value, centre: Value) -> object:
 
     @fc.federated_computation("float32", "float32")
     def away(x: Value, c: Value) -> Value:
-        return fc.generic_minus(x, c)
+        return x - c
 
     @fc.federated_computation(_FLOATS, FederatedType("float32", fc.SERVER))
     def inner(xs: Value, c: Value) -> Value:
@@ -185,10 +185,8 @@ def _constants(readings: Value) -> object:
     """Operations on constants."""
 
     def change(x: Value) -> object:
-        seven = fc.generic_minus(10.0, fc.generic_plus(fc.generic_zero(x.type), fc.cast(3, "float32")))
-        return fc.generic_multiply(
-            x, fc.where(fc.less(seven, 9.0), fc.generic_divide(seven, 2.0), fc.maximum(1.0, 2.0))
-        )
+        seven = 10.0 - (fc.generic_zero(x.type) + fc.cast(3, "float32"))
+        return x * fc.where(fc.less(seven, 9.0), seven / 2.0, fc.maximum(1.0, 2.0))
 
     return fc.federated_map(change, readings)
 
@@ -199,10 +197,8 @@ def _neutral_elements(readings: Value, counts: Value) -> object:
 
     def change(x: Any) -> object:
         zero, one = fc.generic_zero(x.type), fc.cast(1, x.type.dtype)
-        sums = fc.generic_minus(x, x), fc.generic_plus(x, x), fc.generic_plus(x, zero), fc.generic_minus(zero, x)
-        products = [fc.generic_multiply(x, zero), fc.generic_multiply(x, one)]
-        if x.type.dtype.is_inexact:
-            products.append(fc.generic_divide(x, x))
+        sums = x - x, x + x, x + zero, zero - x
+        products = [x * zero, x * one, *([x / x] if x.type.dtype.is_inexact else [])]
         selections = fc.maximum(x, x), fc.minimum(x, zero), fc.where(fc.equal(x, x), x, one), fc.less(x, x)
         return sums, tuple(products), selections
 
@@ -212,47 +208,36 @@ def _neutral_elements(readings: Value, counts: Value) -> object:
 @_program_over(_FLOATS)
 def _collected(readings: Value) -> object:
     """A result that depends on the order of the clients, of as many as passes are checked with."""
-    collected = fc.federated_collect(readings, 65)
-    return fc.federated_map(
-        lambda rows: fc.sequence_reduce(rows, 0.0, lambda last, x: fc.generic_minus(x, fc.generic_divide(last, 2.0))),
-        collected,
-    )
+    rows = fc.federated_collect(readings, 65)
+    return fc.federated_map(lambda xs: fc.sequence_reduce(xs, 0.0, lambda last, x: x - last / 2.0), rows)
 
 
 @_program_over(FederatedType("int32", fc.CLIENTS))
 def _secure(counts: Value) -> object:
-    def add(left: Value, right: Value) -> Value:
-        return fc.generic_plus(left, right)
-
-    return federated_secure_aggregate(counts, 0, add, add, lambda n: n, ("any",))
+    return federated_secure_aggregate(counts, 0, lambda n, x: n + x, lambda n, m: n + m, lambda n: n, ("any",))
 
 
 @_program_over(_FLOATS, FederatedType("float32", fc.SERVER))
 def _aggregation(readings: Value, centre: Value) -> object:
     """An aggregation whose four functions differ, over values that depend on a broadcast."""
-    away = fc.federated_map(lambda x, c: fc.generic_minus(x, c), (readings, fc.federated_broadcast(centre)))
+    away = fc.federated_map(lambda x, c: x - c, (readings, fc.federated_broadcast(centre)))
 
     def accumulate(total: Value, x: Value) -> object:
-        return fc.generic_plus(total[0], fc.generic_multiply(x, x)), fc.maximum(total[1], x)
+        return total[0] + x * x, fc.maximum(total[1], x)
 
     def merge(left: Value, right: Value) -> object:
-        return fc.generic_plus(left[0], right[0]), fc.maximum(left[1], right[1])
+        return left[0] + right[0], fc.maximum(left[1], right[1])
 
-    return fc.federated_aggregate(
-        away, (0.0, -100.0), accumulate, merge, lambda total: fc.generic_minus(total[0], total[1])
-    )
+    return fc.federated_aggregate(away, (0.0, -100.0), accumulate, merge, lambda total: total[0] - total[1])
 
 
 @_program_over(_FLOATS, _FLOATS, FederatedType("float32", fc.SERVER))
 def _shared_work(left: Value, right: Value, centre: Value) -> object:
     """Equal operations, dead ones, and maps of maps with several users."""
     shared = fc.federated_broadcast(centre)
-    once = fc.federated_map(lambda x, y: fc.generic_minus(x, y), (left, right))
-    again = fc.federated_map(lambda x, y: fc.generic_minus(x, y), (left, right))
-    other = fc.federated_map(lambda x, y: fc.generic_minus(y, x), (left, right))
+    once = fc.federated_map(lambda x, y: x - y, (left, right))
+    again = fc.federated_map(lambda x, y: x - y, (left, right))
+    other = fc.federated_map(lambda x, y: y - x, (left, right))
     fc.federated_sum(other)
-    mapped = fc.federated_map(lambda x, c: fc.generic_divide(x, c), (once, shared))
+    mapped = fc.federated_map(lambda x, c: x / c, (once, shared))
     return fc.federated_zip((once, again, other, mapped)), fc.federated_mean(mapped), fc.federated_mean(left, right)
-
-
-__all__ = ["CoveringProgram", "covering_programs"]

@@ -333,22 +333,12 @@ def _run(case: _Case, cohort: Iterable, runtime: LocalRuntime) -> tuple[Any, Rep
 
 def _programs(cohorts: Sequence[int]) -> Iterator[_Case]:
     numbers = np.random.default_rng(0).normal(size=max(cohorts)).astype(np.float32)
-    float_programs = [
-        ("a sum has the local bits", _sum()),
-        ("kept values have the local bits", _sum_and_each()),
-        ("kept values reach a later stage", _deviation_of_cubes()),
-        ("partials merge in the order of the clients", _last()),
-        ("values that are broadcast reach the clients", _deviation()),
-    ]
-    sum_of_sequences, text, random_sum, sum_of_quotients = (
-        _sum_of_sequences(),
-        _text(),
-        _random_sum(),
-        _sum_of_quotients(),
-    )
+    float_programs = {law: fc.federated_computation(body, FLOATS) for law, body in FLOAT_PROGRAMS.items()}
+    random_sum = fc.federated_computation(_random_sum, FLOATS)
+    sum_of_sequences, text, sum_of_quotients = _sum_of_sequences(), _text(), _sum_of_quotients()
     for clients in cohorts:
         floats = list(numbers[:clients])
-        for law, program in float_programs:
+        for law, program in float_programs.items():
             yield _Case(law, program, floats)
         for seed in (0, 1):
             yield _Case("random numbers depend on the call's seed and the client's index", random_sum, floats, seed)
@@ -366,40 +356,27 @@ def _programs(cohorts: Sequence[int]) -> Iterator[_Case]:
 FLOATS = FederatedType("float32", fc.CLIENTS)
 
 
-def _sum() -> fc.Computation:
-    cube = fc.tf_computation(lambda x: x * x * x, "float32")
-    return fc.federated_computation(lambda xs: fc.federated_sum(fc.federated_map(cube, xs)), FLOATS)
+def _cubes(xs: Value) -> Value:
+    return fc.federated_map(fc.tf_computation(lambda x: x * x * x, "float32"), xs)
 
 
-def _sum_and_each() -> fc.Computation:
-    cube = fc.tf_computation(lambda x: x * x * x, "float32")
-
-    def both(xs: Value) -> tuple[Value, Value]:
-        cubes = fc.federated_map(cube, xs)
-        return fc.federated_sum(cubes), cubes
-
-    return fc.federated_computation(both, FLOATS)
+def _sum_and_each(xs: Value) -> tuple[Value, Value]:
+    cubes = _cubes(xs)
+    return fc.federated_sum(cubes), cubes
 
 
-def _deviation_of_cubes() -> fc.Computation:
-    """The sum of the distances of the clients' cubes from a number that depends on all cubes."""
-    cube = fc.tf_computation(lambda x: x * x * x, "float32")
+def _deviation(xs: Value) -> Value:
+    """The sum of the distances of the clients' values from their sum."""
     away = fc.tf_computation(lambda x, centre: tf.abs(x - centre), "float32", "float32")
-
-    def deviation(xs: Value) -> Value:
-        cubes = fc.federated_map(cube, xs)
-        centre = fc.federated_broadcast(fc.federated_sum(cubes))
-        return fc.federated_sum(fc.federated_map(away, (cubes, centre)))
-
-    return fc.federated_computation(deviation, FLOATS)
+    centre = fc.federated_broadcast(fc.federated_sum(xs))
+    return fc.federated_sum(fc.federated_map(away, (xs, centre)))
 
 
-def _random_sum() -> fc.Computation:
-    noisy = fc.tf_computation(lambda x: x + tf.random.uniform([]), "float32")
-    return fc.federated_computation(lambda xs: fc.federated_sum(fc.federated_map(noisy, xs)), FLOATS)
+def _random_sum(xs: Value) -> Value:
+    return fc.federated_sum(fc.federated_map(fc.tf_computation(lambda x: x + tf.random.uniform([]), "float32"), xs))
 
 
-def _last() -> fc.Computation:
+def _last(xs: Value) -> Value:
     """The last client's value; the partial is the number of clients and the last value."""
     accumulate = fc.tf_computation(lambda s, x: (s[0] + 1, x), ("int32", "float32"), "float32")
 
@@ -407,19 +384,17 @@ def _last() -> fc.Computation:
     def merge(left: tuple[tf.Tensor, tf.Tensor], right: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         return left[0] + right[0], tf.where(right[0] > 0, right[1], left[1])
 
-    return fc.federated_computation(
-        lambda xs: fc.federated_aggregate(xs, (0, 0.0), accumulate, merge, lambda s: s[1]), FLOATS
-    )
+    return fc.federated_aggregate(xs, (0, 0.0), accumulate, merge, lambda s: s[1])
 
 
-def _deviation() -> fc.Computation:
-    away = fc.tf_computation(lambda x, centre: tf.abs(x - centre), "float32", "float32")
-
-    def deviation(xs: Value) -> Value:
-        centre = fc.federated_broadcast(fc.federated_sum(xs))
-        return fc.federated_sum(fc.federated_map(away, (xs, centre)))
-
-    return fc.federated_computation(deviation, FLOATS)
+FLOAT_PROGRAMS: dict[str, Callable[[Value], Any]] = {
+    "a sum has the local bits": lambda xs: fc.federated_sum(_cubes(xs)),
+    "kept values have the local bits": _sum_and_each,
+    "kept values reach a later stage": lambda xs: _deviation(_cubes(xs)),
+    "partials merge in the order of the clients": _last,
+    "values that are broadcast reach the clients": _deviation,
+}
+"""Law -> the body of a program whose clients have floats."""
 
 
 def _arrays_type(clients: int) -> FederatedType:

@@ -72,6 +72,3 @@ def _rewritten_region(head: str, passes: str) -> str:
 def _compiled_module(head: str, passes: str) -> str:
     """The text with graphs without their digests, which change with TensorFlow's version."""
     return _DIGEST.sub("sha256:…", str(compile_module(verify(parse_module(head)), passes)))
-
-
-__all__ = ["check_golden"]

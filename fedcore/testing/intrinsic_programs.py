@@ -213,6 +213,3 @@ def _map_leaves(fn: Callable[[Any], Any], value: Any) -> Any:
 
 def _absolute(number: Any) -> Any:
     return np.abs(number) if np.asarray(number).dtype.kind in "if" else number
-
-
-__all__ = ["CLIENTS", "Program", "program_at_clients", "program_with", "programs_of", "traced_with", "zeros_like"]

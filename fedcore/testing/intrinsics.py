@@ -26,7 +26,8 @@ from fedcore.testing.batching_rules import check_batching_rule
 from fedcore.testing.generated import Call, Values, calls_of, wrong_types
 from fedcore.testing.intrinsic_programs import Program, program_at_clients, program_with, programs_of, traced_with
 from fedcore.testing.laws import LawBroken, describe_raised
-from fedcore.testing.rule_operands import OperandsNotFound, cases_in_graph
+from fedcore.testing.operand_search import OperandsNotFound
+from fedcore.testing.rule_operands import cases_in_graph
 from fedcore.testing.rule_subjects import rule_place
 from fedcore.types import Type
 
@@ -341,6 +342,3 @@ def _plan(runtime: context.Runtime, module: Module) -> Module:
 def _local(runtime: context.Runtime, module: Module, inputs: list) -> Any:
     with fc.use(runtime, pipeline="default"):
         return fc.invoke(module, inputs, seed=0)
-
-
-__all__ = ["check_intrinsic"]

@@ -5,18 +5,20 @@ Each operand has candidates by its dtype and its name; combinations are run for 
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 import tensorflow as tf
 
+from fedcore.errors import InvalidValue
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.graph import Value, new_region
 from fedcore.graphs.dataflow.op_signature import Argument, attribute_value, operand_names, signature
 from fedcore.graphs.dataflow.shape_inference import infer
 from fedcore.testing.rule_cases import Structures
+from fedcore.testing.rule_subjects import Operation
 from fedcore.testing.trial_process import OperandsRefused
 
 RANKED_SHAPES = ((), (6,), (6, 3), (4, 6, 3), (6, 4, 4, 2), (2, 4, 4, 4, 2))
@@ -77,51 +79,53 @@ class OperandMatch:
     is_variation: bool = False
 
 
-@attrs.frozen
-class Trial:
-    """Why no operands were found.
+class OperandsNotFound(InvalidValue):
+    """No operands of an operation were found; `cases=` has to give some.
 
     Args:
-        operand: the operand, or attribute, for which no value was found; empty if each has one by itself.
-        reason: TensorFlow's words.
+        op: the operation.
+        operand: the operand or attribute without a value.
+        why: TensorFlow's reason.
     """
 
-    operand: str
-    reason: str
+    def __init__(self, op: str, operand: str, why: str) -> None:
+        self.op, self.operand, self.why = op, operand, why
+        which = f"no value of {operand!r} was found" if operand else "no operands were found that fit each other"
+        takes = ", ".join(a.name for a in signature(op).operands)
+        super().__init__(
+            f"{op}: {which} ({why}).\n"
+            f"fix: give operands of one client, check_batching_rule({op!r}, cases=[({takes}, {{attributes}})])"
+        )
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        return type(self), (self.op, self.operand, self.why)
 
 
-class Runnable(Protocol):
-    """An operation with attributes."""
+def find_operands(op: str, structures: Structures | None = None) -> list[OperandMatch]:
+    """Operands of several ranks, dtypes and attributes.
 
-    def alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]: ...
-
-
-def find_operands(
-    op: str, of: Callable[[Mapping], Runnable], structures: Structures | None = None
-) -> tuple[list[OperandMatch], list[Trial]]:
-    """(operands of several ranks, dtypes and attributes; the failures, if there are no operands).
-
-    Args:
-        of: from attributes to the operation.
-        structures: of its operands.
+    Raises:
+        OperandsNotFound: there are none.
     """
     unknown = _unknown_attribute(op)
     if unknown is not None:
-        return [], [Trial(unknown, "an attribute without a default, whose values its definition does not list")]
-    search = _Search(op, of, structures or {})
+        raise OperandsNotFound(op, unknown, "an attribute without a default, whose values its definition does not list")
+    search = _Search(op, structures or {})
     for rank in _RANKS_OF_WINDOWS:
         base, *others = _attribute_sets(op, rank)
         search.add_ranks(base)
         if search.matches:
             break
+    else:
+        raise search.failure(base)
     ranks = sorted({each.candidates[search.main(base)].array.ndim for each in search.matches})
-    for attributes in others if ranks else ():
+    for attributes in others:
         search.add_variation(attributes, ranks)
     count = len(search.matches)
-    for attributes in _attributes_of_values(op, base, [m.attributes for m in search.matches]) if ranks else ():
+    for attributes in _attributes_of_values(op, base, [m.attributes for m in search.matches]):
         search.add_variation(attributes, ranks)
     variations = [attrs.evolve(m, is_variation=True) for m in search.matches[count:]]
-    return [*search.matches[:count], *variations], search.trials(base)
+    return [*search.matches[:count], *variations]
 
 
 def _attributes_of_values(op: str, base: Mapping, others: Sequence[Mapping]) -> Iterator[dict[str, Any]]:
@@ -140,10 +144,9 @@ def _attributes_of_values(op: str, base: Mapping, others: Sequence[Mapping]) -> 
 
 
 class _Search:
-    def __init__(self, op: str, of: Callable[[Mapping], Runnable], structures: Structures) -> None:
+    def __init__(self, op: str, structures: Structures) -> None:
         self.op = op
         self.structures = structures
-        self.of = of
         self.matches: list[OperandMatch] = []
         self._reasons: dict[str, int] = {}
 
@@ -174,7 +177,7 @@ class _Search:
             most = MOST_FOUND
         arguments = _flat_arguments(self.op, attributes)
         main = self.main(attributes)
-        operation = self.of(attributes)  # one for all trials, since an operation with checks keeps its graph
+        operation = Operation(self.op, attributes)  # one for all trials, since an operation with checks keeps its graph
         choices = []
         for i, (argument, dtype) in enumerate(arguments):
             kind = _kind(self.op, (argument, dtype))
@@ -219,18 +222,17 @@ class _Search:
             if len(self.matches) > match_count:
                 return
 
-    def trials(self, attributes: Mapping) -> list[Trial]:
-        if self.matches:
-            return []
+    def failure(self, attributes: Mapping) -> OperandsNotFound:
+        """The error that no operands were found, with TensorFlow's most frequent reason."""
         names = operand_names(self.op, attributes)
         reason = max(self._reasons, key=lambda r: self._reasons[r], default="no values of its dtypes are known")
         for name, (_, dtype) in zip(names, _flat_arguments(self.op, attributes), strict=True):
             if dtype in (tf.resource, tf.variant):
-                return [Trial(name, f"its dtype is {dtype.name}")]
+                return OperandsNotFound(self.op, name, f"its dtype is {dtype.name}")
         mentioned = next((n for n in names if f"'{n}'" in reason or f"{n} must" in reason or f" {n} " in reason), "")
-        return [Trial(mentioned, reason)]
+        return OperandsNotFound(self.op, mentioned, reason)
 
-    def _fits(self, operation: Runnable, candidates: Sequence[Candidate]) -> bool:
+    def _fits(self, operation: Operation, candidates: Sequence[Candidate]) -> bool:
         try:
             return any(r.size for r in operation.alone([c.array for c in candidates]))
         except OperandsRefused as error:
@@ -239,7 +241,7 @@ class _Search:
         self._reasons[reason] = self._reasons.get(reason, 0) + 1
         return False
 
-    def _in_domain(self, operation: Runnable, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+    def _in_domain(self, operation: Operation, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """The candidates with floats for which the results are finite, such as positive ones of a logarithm."""
         best, fewest = candidates, None
         for low, high in ((-2.0, 2.0), (0.1, 0.9), (1.1, 3.0)):
@@ -443,6 +445,3 @@ def _values_of(kind: str, shape: tuple[int, ...]) -> list:
         "bounds": [[0] * rank, shape, [1] * rank, [2] * rank, [-1] * rank],
     }
     return values[kind]
-
-
-__all__ = ["Candidate", "OperandMatch", "Trial", "draw_operand", "find_operands", "operand_kinds"]

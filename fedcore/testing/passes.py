@@ -33,6 +33,16 @@ from fedcore.testing.values import special_values
 from fedcore.types import FederatedType, FunctionType, SequenceType, StructType, TensorType, Type, fits
 from fedcore.types.placing import is_client_value
 
+GENERATED = settings(
+    deadline=None,
+    derandomize=True,
+    database=None,
+    report_multiple_bugs=False,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+)
+"""How hypothesis generates programs: equal ones in each run, and the smallest one that breaks a law."""
+
 SPECIAL_COHORTS = range(4, 13)
 """Numbers of clients of cases with special numbers: a parameter without axes is another number in each."""
 
@@ -119,7 +129,7 @@ def check_pass(
     pipelines = [before] if isinstance(before, str) else before
     for pipeline in pipelines if programs else ():
         for program in covering_programs():
-            tally.add(checked, _prepared(program.module, pipeline), program.inputs)
+            tally.add(checked, compile_module(program.module, pipeline), program.inputs)
         _check_generated(checked, pipeline, programs, tally)
     if not any(tally.changed):
         raise LawBroken(
@@ -165,25 +175,13 @@ def _inputs_of(module: Module) -> dict[int, list]:
     return {n: [v.value(p.type) for p in module.main.parameters] for n, v in values.items()}
 
 
-def _prepared(module: Module, pipeline: str) -> Module:
-    return compile_module(module, pipeline) if pipeline else module
-
-
 def _check_generated(one: Pass, pipeline: str, programs: int, tally: _Tally) -> None:
-    @settings(
-        max_examples=programs,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        report_multiple_bugs=False,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(GENERATED, max_examples=programs)
     @given(st.data())
     def on_programs(data: st.DataObject) -> None:
         traced = data.draw(federated_modules())
         inputs = {n: data.draw(arguments(traced, n, spread)) for n, spread in COHORTS}
-        tally.add(one, _prepared(traced, pipeline), inputs)
+        tally.add(one, compile_module(traced, pipeline), inputs)
 
     on_programs()
 
@@ -396,6 +394,3 @@ def plain(value: Any, type_: Type, clients: int) -> Any:
         parts = value.values() if isinstance(value, dict) else value
         return tuple(plain(v, t, clients) for v, t in zip(parts, type_.types, strict=True))
     return np.asarray(value)
-
-
-__all__ = ["Checked", "changed_operations", "check_laws", "check_pass", "client_work"]

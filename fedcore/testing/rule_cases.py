@@ -257,16 +257,3 @@ def result_shapes(alone: Alone, arrays: Sequence[np.ndarray]) -> list[tuple] | N
         return [(r.shape, r.dtype) for r in alone(arrays)]
     except (tf.errors.OpError, ValueError, TypeError, NotImplementedError):
         return None
-
-
-__all__ = [
-    "CLIENTS",
-    "REFUSED",
-    "Alone",
-    "Operand",
-    "RuleCase",
-    "Structures",
-    "case_of_arrays",
-    "cases_of_values",
-    "result_shapes",
-]

@@ -72,6 +72,3 @@ def _gradient_function(subject: Operation, case: RuleCase) -> Callable:
         return tuple(map(tf.convert_to_tensor, known_gradients))
 
     return gradient
-
-
-__all__ = ["build_gradient_cases"]

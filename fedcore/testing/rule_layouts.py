@@ -133,6 +133,3 @@ def _first_rows(case: RuleCase, axes: Sequence[int | None], count: int) -> list[
         o.array[0] if a is None else np.take(o.array[0], range(count), a)
         for o, a in zip(case.operands, axes, strict=True)
     ]
-
-
-__all__ = ["Form", "Layout", "Place", "padded_layouts", "unpadded_layouts"]

@@ -1,20 +1,19 @@
 """The cases of a batching rule: operands found by its definition, those of a user, or those that specs describe."""
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
+from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.op_signature import attribute_value, operand_names, signature
 from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.locations import describe
 from fedcore.ir.module import Graph
-from fedcore.testing.operand_search import OperandMatch, draw_operand, find_operands, operand_kinds
+from fedcore.testing.operand_search import draw_operand, find_operands, operand_kinds
 from fedcore.testing.rule_cases import Operand, RuleCase, Structures, case_of_arrays, spread_over_clients
 from fedcore.testing.rule_subjects import Function, Operation, Subject
 from fedcore.testing.trial_process import OperandsRefused
@@ -24,28 +23,6 @@ ROWS = 6
 """Rows of a batch in the specs of a function."""
 
 Cases = list[tuple[Subject, RuleCase]]
-
-
-class OperandsNotFound(InvalidValue):
-    """No operands of an operation were found; `cases=` has to give some.
-
-    Args:
-        op: the operation.
-        operand: the operand or attribute without a value.
-        why: TensorFlow's reason.
-    """
-
-    def __init__(self, op: str, operand: str, why: str) -> None:
-        self.op, self.operand, self.why = op, operand, why
-        which = f"no value of {operand!r} was found" if operand else "no operands were found that fit each other"
-        takes = ", ".join(a.name for a in signature(op).operands)
-        super().__init__(
-            f"{op}: {which} ({why}).\n"
-            f"fix: give operands of one client, check_batching_rule({op!r}, cases=[({takes}, {{attributes}})])"
-        )
-
-    def __reduce__(self) -> tuple[type, tuple]:
-        return type(self), (self.op, self.operand, self.why)
 
 
 def cases_of_operation(op: str, user_cases: Iterable[Sequence], structures: Structures | None = None) -> Cases:
@@ -58,22 +35,23 @@ def cases_of_operation(op: str, user_cases: Iterable[Sequence], structures: Stru
     if user_cases:
         return [_case_of_operands(op, case, structures) for case in user_cases]
 
-    matches, failures = find_operands(op, functools.partial(Operation, op), structures)
-    for failure in failures:
-        raise OperandsNotFound(op, failure.operand, failure.reason)
-    cases = [_case_of_match(op, match, structures) for match in matches]
-    return [(Operation(op, case.attributes), case) for case in cases if case is not None]
+    cases: Cases = []
+    for match in find_operands(op, structures):
+        subject = Operation(op, match.attributes)
+        arrays, static = [c.array for c in match.candidates], [c.is_static for c in match.candidates]
+        case = _case_of_arrays(subject, arrays, static, structures)
+        if case is not None:
+            cases.append((subject, attrs.evolve(case, is_variation=match.is_variation)))
+    return cases
 
 
-def _case_of_match(op: str, match: OperandMatch, structures: Structures | None) -> RuleCase | None:
-    """The case of operands that `find_operands` has found; None as in `case_of_arrays`."""
-    arrays, static = [c.array for c in match.candidates], [c.is_static for c in match.candidates]
-    alone = Operation(op, match.attributes).alone
-    names = operand_names(op, match.attributes)
-    case = case_of_arrays(
-        names, arrays, static, match.attributes, alone, structures, operand_kinds(op, match.attributes)
-    )
-    return case and attrs.evolve(case, is_variation=match.is_variation)
+def _case_of_arrays(
+    operation: Operation, arrays: Sequence[np.ndarray], static: Sequence[bool], structures: Structures | None
+) -> RuleCase | None:
+    """The case of one client's operands; None if they do not fit."""
+    op, attributes = operation.name, operation.attributes
+    kinds = operand_kinds(op, attributes)
+    return case_of_arrays(operand_names(op, attributes), arrays, static, attributes, operation.alone, structures, kinds)
 
 
 def _case_of_operands(op: str, user_case: Sequence, structures: Structures | None) -> tuple[Subject, RuleCase]:
@@ -103,9 +81,7 @@ def _case_of_operands(op: str, user_case: Sequence, structures: Structures | Non
         flat += parts
     subject = Operation(op, whole)
     subject.alone(flat)  # TensorFlow's error, if the case does not fit
-    case = case_of_arrays(
-        operand_names(op, whole), flat, [False] * len(flat), whole, subject.alone, structures, operand_kinds(op, whole)
-    )
+    case = _case_of_arrays(subject, flat, [False] * len(flat), structures)
     assert case is not None
     return subject, case
 
@@ -176,6 +152,3 @@ def _array_of_spec(each: tf.TensorSpec, position: int) -> np.ndarray:
         raise FedcoreError(f"the spec of argument {position} has no rank")
     shape = [ROWS if s is None else s for s in each.shape]
     return draw_operand(each.dtype, shape, np.random.default_rng(position))
-
-
-__all__ = ["Cases", "OperandsNotFound", "cases_in_graph", "cases_of_function", "cases_of_operation"]

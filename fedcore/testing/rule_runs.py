@@ -442,6 +442,3 @@ def _innermost_place(error: BaseException) -> str:
         if not any(p in frame.filename for p in _NOT_FROM_THE_RULE):
             return f" at {shown_path(frame.filename)}:{frame.lineno}"
     return ""
-
-
-__all__ = ["Run", "run_all"]

@@ -4,7 +4,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import numpy as np
@@ -35,28 +35,6 @@ from fedcore.testing.trial_process import run_trial
 from fedcore.types import StructType
 
 
-class Subject(Protocol):
-    """The subject of a check: it runs for one client, and as nodes of a region for several."""
-
-    @property
-    def name(self) -> str:
-        """Its name in messages."""
-
-    @property
-    def title(self) -> str:
-        """The name with the place of the batching rule."""
-
-    @property
-    def roundings(self) -> int:
-        """By how many roundings of the largest entry a float may differ from that of the client alone."""
-
-    def alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The results of one client."""
-
-    def batched(self, evaluation: BatchedEvaluation, values: list[BatchedValue]) -> list[BatchedValue]:
-        """The results of several clients, in the block being built."""
-
-
 def rule_place(op: str) -> str:
     """The file and line of an operation's batching rule."""
     code = getattr(batching_rules[op], "__code__", None)
@@ -73,7 +51,11 @@ def shown_path(file: str) -> str:
 
 @attrs.frozen
 class Operation:
-    """One operation."""
+    """One operation.
+
+    Args:
+        roundings: by how many roundings of the largest entry a float may differ from that of the client alone.
+    """
 
     name: str
     attributes: Mapping[str, object]
@@ -81,6 +63,7 @@ class Operation:
 
     @property
     def title(self) -> str:
+        """The name with the place of the batching rule."""
         return f"the batching rule of {self.name} ({rule_place(self.name)})"
 
     def alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -108,6 +91,7 @@ class Operation:
             return [np.asarray(t.numpy(), t.dtype.as_numpy_dtype) for t in self._written(results)]
 
     def batched(self, evaluation: BatchedEvaluation, values: list[BatchedValue]) -> list[BatchedValue]:
+        """The results of several clients, in the block being built."""
         node = Node(self.name, (), dict(self.attributes))
         return self._written(evaluation.evaluate(node, values))
 
@@ -162,6 +146,10 @@ def _shown_rules(graph: TracedGraph) -> str:
     names = sorted(op for op in operations_of(graph.digest, graph.data) if op in batching_rules)
     others = [op for op in names if not batching_rules[op].__module__.startswith("fedcore.graphs.")]
     return "rules: " + ", ".join(f"{op} at {rule_place(op)}" for op in others or names[:8])
+
+
+Subject = Operation | Function
+"""The subject of a check: it runs for one client, and as nodes of a region for several."""
 
 
 @attrs.frozen(eq=False)
@@ -246,6 +234,3 @@ def _operand(layout: Layout, position: int, array: np.ndarray, tensors: Iterator
         return BatchedValue(tensor, is_own)
     padding = layout.padding if is_own else Padding.UNKNOWN
     return BatchedValue(tensor, is_own, place.axis, layout.entries_per_row, padding=padding)
-
-
-__all__ = ["BatchedRun", "Function", "Operation", "Results", "Subject", "rule_place", "run_batched", "shown_path"]

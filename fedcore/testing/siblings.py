@@ -227,6 +227,3 @@ class _Sibling(RegionCopy):
 
 def _has_more_axes(have: Sequence[Value], want: Sequence[Value]) -> bool:
     return any((h.shape.rank or 0) > (w.shape.rank or 0) for h, w in zip(have, want, strict=True))
-
-
-__all__ = ["module_siblings", "region_siblings"]

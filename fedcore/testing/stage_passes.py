@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 import numpy as np
 import tensorflow as tf
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.dataflow.graph import Region
@@ -16,7 +16,7 @@ from fedcore.graphs.dataflow.text_parser import parse_region
 from fedcore.runtime.reports.result_difference import difference
 from fedcore.testing.laws import LawBroken, describe_raised
 from fedcore.testing.operand_search import draw_operand
-from fedcore.testing.passes import Checked
+from fedcore.testing.passes import GENERATED, Checked
 from fedcore.testing.regions import argument_values, node_count, results_function
 from fedcore.testing.regions import regions as random_regions
 from fedcore.testing.siblings import region_siblings
@@ -64,12 +64,13 @@ def check_stage_pass(
         >>> fc.testing.check_stage_pass('cse')
     """
     checked = one if isinstance(one, StagePass) else get_stage_pass(one) if isinstance(one, str) else _find_pass(one)
-    given_regions, stages = _regions_of(cases), list(stage_cases()) if regions else []  # built by all passes' patterns
+    texts = [cases] if isinstance(cases, str | Region) else cases
+    given_regions = [parse_region(case) if isinstance(case, str) else case for case in texts]
+    stages = stage_cases() if regions else []  # before the log begins: all passes' patterns build them
     with logging_patterns() as log:
         changed = [check_laws(checked, region, case_values(region)) for region in given_regions]
-        if regions:
-            changed += [check_laws(checked, region, values) for region, values in stages]
-            changed += _check_generated(checked, regions)
+        changed += [check_laws(checked, region, values) for region, values in stages]
+        changed += _check_generated(checked, regions) if regions else []
     if not any(changed):
         raise LawBroken(
             f"{checked.name} changes a region",
@@ -93,23 +94,10 @@ def _find_pass(fn: Callable) -> StagePass:
     return next((p for p in all_stage_passes() if p.run is fn), StagePass(getattr(fn, "__name__", "pass"), fn))
 
 
-def _regions_of(cases: str | Region | Iterable[str | Region]) -> list[Region]:
-    each = [cases] if isinstance(cases, str | Region) else cases
-    return [parse_region(case) if isinstance(case, str) else case for case in each]
-
-
 def _check_generated(pass_: StagePass, count: int) -> list[bool]:
     changed = []
 
-    @settings(
-        max_examples=count,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        report_multiple_bugs=False,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(GENERATED, max_examples=count)
     @given(random_regions())
     def on_regions(region: Region) -> None:
         changed.append(check_laws(pass_, region, argument_values(1)))
@@ -235,6 +223,3 @@ def _difference(have: list, want: list, *, exact: bool) -> str | None:
         return difference(have, want)
     pairs = enumerate(zip(have, want, strict=True))
     return next((f"result {i} is {h!r}, not {w!r}" for i, (h, w) in pairs if not has_bits_of(h, w)), None)
-
-
-__all__ = ["case_values", "check_laws", "check_stage_pass"]

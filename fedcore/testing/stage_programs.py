@@ -1,6 +1,7 @@
 """Small computations whose client stages are the regions that stage passes are checked on."""
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -8,6 +9,7 @@ import tensorflow as tf
 import fedcore as fc
 from fedcore.graphs.dataflow.graph import Region
 from fedcore.runtime.stage_regions import AssumedClients, stage_regions
+from fedcore.types import Type
 
 
 @functools.cache
@@ -32,14 +34,7 @@ def mean_of_training() -> fc.Computation:
         weights -= 0.1 * tf.linalg.matvec(x, error, transpose_a=True)
         return weights, loss + tf.reduce_sum(error**2), examples + tf.cast(tf.shape(y)[0], tf.float32)
 
-    @fc.federated_computation(
-        fc.FederatedType(model, fc.SERVER), fc.FederatedType(fc.SequenceType(batch_type), fc.CLIENTS)
-    )
-    def next_round(state: fc.Value, batches: fc.Value) -> fc.Value:
-        shared = fc.federated_broadcast(state)
-        return fc.federated_mean(fc.federated_map(lambda s, b: fc.sequence_reduce(b, s, step), (shared, batches)))
-
-    return next_round
+    return _training(step, model, batch_type, fc.federated_mean)
 
 
 def sum_of_scaled() -> fc.Computation:
@@ -72,11 +67,17 @@ def sum_of_convolutions() -> fc.Computation:
         change = tf.matmul(hidden, error, transpose_a=True)
         return filters - 0.1 * tape.gradient(loss, filters), kernel - 0.001 * change
 
+    return _training(step, state, batch_type, fc.federated_sum)
+
+
+def _training(step: fc.Computation, state: Type, batch_type: Type, aggregate: Callable) -> fc.Computation:
+    """Clients fold `step` over their batches, from the server's state; the aggregate of their states."""
+
     @fc.federated_computation(
         fc.FederatedType(state, fc.SERVER), fc.FederatedType(fc.SequenceType(batch_type), fc.CLIENTS)
     )
-    def total(weights: fc.Value, batches: fc.Value) -> fc.Value:
-        shared = fc.federated_broadcast(weights)
-        return fc.federated_sum(fc.federated_map(lambda w, b: fc.sequence_reduce(b, w, step), (shared, batches)))
+    def train(start: fc.Value, batches: fc.Value) -> fc.Value:
+        shared = fc.federated_broadcast(start)
+        return aggregate(fc.federated_map(lambda s, b: fc.sequence_reduce(b, s, step), (shared, batches)))
 
-    return total
+    return train

@@ -121,6 +121,3 @@ def _answer(connection: Connection) -> None:
         except Exception as error:
             outcome = str(error) or type(error).__name__
         connection.send(outcome)
-
-
-__all__ = ["OperandsRefused", "run_trial"]

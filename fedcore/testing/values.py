@@ -93,6 +93,3 @@ def has_bits_of(have: np.ndarray, want: np.ndarray) -> bool:
         return False
     nan = np.isnan(want)  # of NaN, no bits are promised
     return bool((np.isnan(have) == nan).all()) and have[~nan].tobytes() == want[~nan].tobytes()
-
-
-__all__ = ["SPREADS", "draw", "has_bits_of", "large_values", "special_values"]

@@ -19,8 +19,7 @@ from tensorflow.python.framework import op_def_registry
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.graphdef.analysis import op_classes
-from fedcore.testing.operand_search import find_operands
-from fedcore.testing.rule_subjects import Operation
+from fedcore.testing.operand_search import OperandsNotFound, find_operands
 from fedcore.types import TensorType
 
 _FIELDS = {"int": "i", "float": "f", "bool": "b", "string": "s", "type": "type"}
@@ -58,8 +57,10 @@ def fits(op: str) -> list[Fit]:
     """Operands and attributes of some ranks and dtypes."""
     if op in DECLARED:
         return [DECLARED[op]]
-    matches, _ = find_operands(op, functools.partial(Operation, op))
-    return [(m.attributes, [c.array for c in m.candidates]) for m in matches]
+    try:
+        return [(m.attributes, [c.array for c in m.candidates]) for m in find_operands(op)]
+    except OperandsNotFound:
+        return []
 
 
 def neighbours(fit: Fit, rng: random.Random) -> list[Fit]:

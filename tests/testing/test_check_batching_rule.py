@@ -13,7 +13,7 @@ from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.graphdef.form.checked_operations import emit
 from fedcore.ir.registry import note_declaration
 from fedcore.testing import LawBroken, check_batching_rule
-from fedcore.testing.rule_operands import OperandsNotFound
+from fedcore.testing.operand_search import OperandsNotFound
 
 
 @pytest.fixture(autouse=True)
