@@ -13,7 +13,7 @@ from fedcore.data import columns_of
 from fedcore.errors import ExecutionError, FedcoreError
 from fedcore.graphs.capture.graph_import import eager_callable
 from fedcore.intrinsics.all_equal import AllEqual
-from fedcore.ir import Module, Operation, lookup
+from fedcore.ir import Function, Module, Operation, lookup
 from fedcore.ir.calls import check_inlined_size
 from fedcore.ir.interpret import Callee, Interpreter, Seed, require_seed
 from fedcore.runtime.arguments import ClientValues, leaf_numbers, prepare, restore
@@ -52,17 +52,8 @@ class ReferenceRuntime:
         """The result of a module, see `Runtime.run`."""
         check_inlined_size(module)
         main = module.main
-        numbers = leaf_numbers(main)
-        types = [p.type for p in main.parameters]
-        values = [prepare(v, p.type, p.name, columns_of) for v, p in zip(arguments, main.parameters, strict=True)]
-        count = ClientCount.of(values, types)
-        values = [
-            _materialize(v, p.type, report.seed, numbers[p.name], count)
-            for v, p in zip(values, main.parameters, strict=True)
-        ]
-        clients = count.number if count.number is not None else self.default_num_clients or 0
+        values, clients = interpreter_arguments(main, arguments, report.seed, self.default_num_clients)
         report.clients = clients
-        values = [_place(v, p.type, clients) for v, p in zip(values, main.parameters, strict=True)]
         interpreter = Interpreter(module, evaluator(clients, self._block_size), eager_callable)
         result = interpreter.run(main, *values, seed=Seed(report.seed))
         return _read_only(restore(_one_of_equal(result, main.result_type), main.result_type))
@@ -137,6 +128,25 @@ def _per_member(op: Operation, types: list[Type], index: int, function: Callee) 
         numbers = itertools.count()
         return lambda *arguments: function.for_client(next(numbers))(*arguments)
     return function
+
+
+def interpreter_arguments(
+    main: Function, arguments: list, seed: int = 0, default_num_clients: int | None = None
+) -> tuple[list, int]:
+    """(a user's arguments in the form that meanings take, the number of clients).
+
+    Args:
+        seed: of the call.
+        default_num_clients: where no argument tells the number. Default: 0.
+    """
+    numbers = leaf_numbers(main)
+    values = [prepare(v, p.type, p.name, columns_of) for v, p in zip(arguments, main.parameters, strict=True)]
+    count = ClientCount.of(values, [p.type for p in main.parameters])
+    values = [
+        _materialize(v, p.type, seed, numbers[p.name], count) for v, p in zip(values, main.parameters, strict=True)
+    ]
+    clients = count.number if count.number is not None else default_num_clients or 0
+    return [_place(v, p.type, clients) for v, p in zip(values, main.parameters, strict=True)], clients
 
 
 def _materialize(value: Any, type_: Type, seed: int, number: int, count: ClientCount) -> Any:

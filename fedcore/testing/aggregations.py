@@ -57,25 +57,20 @@ def check_aggregation(
             f"check_aggregation wants at least three values, not {len(values)}: two splits lie between them"
         )
     type_ = type_of(values[0]) if value_type is None else to_type(value_type)
-    _Aggregation(zero, accumulate, merge, report, type_, values, tolerance).check()
+    _Aggregation((zero, accumulate, merge, report), type_, values, tolerance).check()
 
 
 class _Aggregation:
-    """The four traced functions of an aggregation, as functions over nested tuples of numpy arrays."""
+    """The four traced functions of an aggregation, as functions over nested tuples of numpy arrays.
 
-    def __init__(
-        self,
-        zero: object,
-        accumulate: Callable,
-        merge: Callable,
-        report: Callable,
-        type_: Type,
-        values: list,
-        tolerance: float,
-    ) -> None:
+    Args:
+        operands: zero, accumulate, merge and report, as for `fc.federated_aggregate`.
+    """
+
+    def __init__(self, operands: tuple[Any, ...], type_: Type, values: list, tolerance: float) -> None:
         @fc.federated_computation(FederatedType(type_, fc.CLIENTS))
         def aggregate(xs: Value) -> Value:
-            return fc.federated_aggregate(xs, zero, accumulate, merge, report)
+            return fc.federated_aggregate(xs, *operands)
 
         self.module = aggregate.to_module("lowered")
         self.tolerance = tolerance
@@ -95,10 +90,9 @@ class _Aggregation:
         values: dict = {}
         types = main.types()
         for op in main.operations:
-            if all(o.name in values for o in op.operands) and op.kind != "federated_aggregate":
-                values[op.name] = run.evaluate(
-                    op, [types[o.name] for o in op.operands], [values[o.name] for o in op.operands], None
-                )
+            names = [o.name for o in op.operands]
+            if values.keys() >= {*names} and op.kind != "federated_aggregate":
+                values[op.name] = run.evaluate(op, [types[n] for n in names], [values[n] for n in names], None)
         return values[name]
 
     def fold(self, values: list) -> Any:

@@ -140,7 +140,9 @@ class _Check:
         self._compare(subject, case, [*itertools.chain(*layouts)])
 
     def first_layout(self, subject: Subject, case: RuleCase) -> None:
-        layouts = padded_layouts(case, subject.alone) if case.has_batch else unpadded_layouts(case)
+        layouts = (
+            padded_layouts(case, subject.alone) if any(o.batch_axes for o in case.operands) else unpadded_layouts(case)
+        )
         self._compare(subject, case, list(layouts)[:1])
 
     def _compare(self, subject: Subject, case: RuleCase, layouts: Sequence[Layout]) -> None:

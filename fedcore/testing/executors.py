@@ -128,7 +128,7 @@ def _check_all(name: str, own: LocalRuntime, block: int, hold: Callable[[list], 
     """
     for case, local in _cases(block):
         _check(name, case, own, local, hold, drops)
-    _check_threads(name, own, hold, next(case for case, _ in _cases(block) if len(case.values) == 2))
+    _check_threads(name, own, hold, _case_of_two(block)[0])
 
 
 _POLICY = fc.runtime.drop()
@@ -158,6 +158,10 @@ def _cases(block: int) -> tuple[tuple[_Case, tuple], ...]:
         return tuple((case, _run(case, case.values, local)) for case in _programs(COHORTS if block > 1 else ALONE))
     finally:
         local.close()
+
+
+def _case_of_two(block: int) -> tuple[_Case, tuple]:
+    return next(each for each in _cases(block) if len(each[0].values) == 2)
 
 
 class _LeftOpen(SlicedClientsExecutor):
@@ -249,7 +253,7 @@ def _check_earlier_stops(name: str, own: LocalRuntime, executor: _Interleaved) -
     """Cancels the stops of the calls that have ended, and makes a call."""
     for stop in executor.stops:
         stop.cancel()
-    case, local = next((case, local) for case, local in _cases(BLOCK) if len(case.values) == 2)
+    case, local = _case_of_two(BLOCK)
     law = "a call does not end by the stop of an earlier one"
     _check(name, attrs.evolve(case, law=law), own, local, list, drops=True)
 

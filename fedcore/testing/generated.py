@@ -216,10 +216,3 @@ class Values:
     def _tensor(self, type_: TensorType) -> Any:
         sizes = [UNKNOWN if s is None else s for s in type_.sizes]
         return draw(type_.dtype.numpy, sizes, self._rng, self._spread)
-
-
-def wrong_types(type_: Type) -> Iterator[Type]:
-    """Types that certainly do not fit: the type at the other placement."""
-    if isinstance(type_, FederatedType):
-        other = fc.SERVER if type_.placement == fc.CLIENTS else fc.CLIENTS
-        yield FederatedType(type_.member, other)

@@ -160,7 +160,8 @@ def _inputs(index: int, names: list[str], computation: Computation, sizes: Seque
     parameters = [p.type for p in computation.module.main.parameters[:-1]]
     for clients, spread in sizes:
         values = Values(clients, [index, clients], spread)
-        own = [_neutral(name, values.value(t)) for name, t in zip(names, parameters, strict=True)]
+        own = [values.value(t) for t in parameters]
+        own = [zeros_like(v) if name == "zero" else v for name, v in zip(names, own, strict=True)]  # neutral in a fold
         if (clients, spread) == _MANY:  # a mean near 0 hides a wrong count
             own = _map_leaves(_absolute, own)
         inputs.append([*own, list(range(clients))])
@@ -170,11 +171,8 @@ def _inputs(index: int, names: list[str], computation: Computation, sizes: Seque
 
 def _shareable(types: dict[str, Type]) -> list[str]:
     """The operands that all clients can share while another operand differs between clients."""
-    return [name for name, type_ in types.items() if not contains(type_, _is_sequence)] if len(types) > 1 else []
-
-
-def _is_sequence(type_: Type) -> bool:
-    return isinstance(type_, SequenceType)
+    names = [name for name, type_ in types.items() if not contains(type_, lambda t: isinstance(t, SequenceType))]
+    return names if len(types) > 1 else []
 
 
 def _is_string(type_: Type) -> bool:
@@ -192,11 +190,6 @@ _SIZES_AT_CLIENTS = [(0, "small"), *((_SIDE_BY_SIDE, spread) for spread in _SPRE
 _SIZES_SHARED = [(_SIDE_BY_SIDE, "mixed")]
 _MANY = (2051, "small")  # more than 8 bits and float16 count
 _SIZES = [*((clients, "small") for clients in CLIENTS), *((max(CLIENTS), spread) for spread in _SPREADS[1:])]
-
-
-def _neutral(name: str, value: Any) -> Any:
-    """The value for a parameter; zeros for a parameter named `zero`, since a fold needs a neutral element."""
-    return zeros_like(value) if name == "zero" else value
 
 
 def zeros_like(value: Any) -> Any:

@@ -23,13 +23,13 @@ from fedcore.ir.operations import LOCAL
 from fedcore.runtime import Report
 from fedcore.runtime.reports.result_difference import difference
 from fedcore.testing.batching_rules import check_batching_rule
-from fedcore.testing.generated import Call, Values, calls_of, wrong_types
+from fedcore.testing.generated import Call, Values, calls_of
 from fedcore.testing.intrinsic_programs import Program, program_at_clients, program_with, programs_of, traced_with
 from fedcore.testing.laws import LawBroken, describe_raised
 from fedcore.testing.operand_search import OperandsNotFound
 from fedcore.testing.rule_operands import cases_in_graph
 from fedcore.testing.rule_subjects import rule_place
-from fedcore.types import Type
+from fedcore.types import FederatedType, Type
 
 
 def check_intrinsic(
@@ -205,10 +205,12 @@ def _run_example(op: Intrinsic, source: str, types: dict[str, Type], functions: 
 
 
 def _refusals(op: Intrinsic, call: Call) -> None:
+    """Checks that each placed argument is refused at the other placement."""
     types = call.types()
     for name, type_ in types.items():
-        for wrong in wrong_types(type_):
-            _refuses(op, call, {**types, name: wrong}, name)
+        if isinstance(type_, FederatedType):
+            other = fc.SERVER if type_.placement == fc.CLIENTS else fc.CLIENTS
+            _refuses(op, call, {**types, name: FederatedType(type_.member, other)}, name)
 
 
 def _refuses(op: Intrinsic, call: Call, types: dict[str, Type], name: str) -> None:

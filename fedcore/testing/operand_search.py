@@ -107,7 +107,7 @@ def find_operands(op: str, structures: Structures | None = None) -> list[Operand
     Raises:
         OperandsNotFound: there are none.
     """
-    unknown = _unknown_attribute(op)
+    unknown = next((a.name for a in private_api.op_definition(op).attr if not _values(op, a)), None)
     if unknown is not None:
         raise OperandsNotFound(op, unknown, "an attribute without a default, whose values its definition does not list")
     search = _Search(op, structures or {})
@@ -236,17 +236,16 @@ class _Search:
         try:
             return any(r.size for r in operation.alone([c.array for c in candidates]))
         except OperandsRefused as error:
-            reason = str(error)
-        reason = reason.split("\n")[0].split(" [Op:")[0].split(" for '{{node")[0][-200:]
+            reason = str(error).split("\n")[0].split(" [Op:")[0].split(" for '{{node")[0][-200:]
         self._reasons[reason] = self._reasons.get(reason, 0) + 1
         return False
 
     def _in_domain(self, operation: Operation, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """The candidates with floats for which the results are finite, such as positive ones of a logarithm."""
+        if any(a.name in self.structures for a in signature(self.op).operands):
+            return candidates
         best, fewest = candidates, None
         for low, high in ((-2.0, 2.0), (0.1, 0.9), (1.1, 3.0)):
-            if any(a.name in self.structures for a in signature(self.op).operands):
-                return candidates
             moved = tuple(c if c.is_static else _within(c, low, high) for c in candidates)
             try:
                 results = operation.alone([c.array for c in moved])
@@ -321,10 +320,6 @@ def _attribute_sets(op: str, rank: int) -> Iterator[dict[str, Any]]:
             yield {**base, name: value}
 
 
-def _unknown_attribute(op: str) -> str | None:
-    return next((a.name for a in private_api.op_definition(op).attr if not _values(op, a)), None)
-
-
 def _values(op: str, attribute: Any, rank: int = 4) -> list:
     """Values of an attribute, the most usual first; empty where its definition says too little."""
     default = [attribute_value(attribute.default_value)] if attribute.HasField("default_value") else []
@@ -337,7 +332,8 @@ def _values(op: str, attribute: Any, rank: int = 4) -> list:
         if default and not is_operand:
             return default
         usual = [t for t in _DTYPES if t in among] or among
-        return [*usual[:1], *(t for t in _OTHER_DTYPES if t in usual[1:] and _is_data(op, name))]
+        is_result = any(a.type_attr == name for a in declared.results)
+        return [*usual[:1], *(t for t in _OTHER_DTYPES if t in usual[1:] and is_result)]
     if any(a.number_attr == name for a in declared.operands):
         return [max(2, attribute.minimum), 3]
     if any(a.type_list_attr == name for a in declared.operands):
@@ -346,7 +342,7 @@ def _values(op: str, attribute: Any, rank: int = 4) -> list:
         return [*(default or [False]), not (default or [False])[0]]
     if kind == "string":
         encodings = [b"utf-8"] if name == "encoding" else []
-        return list(dict.fromkeys([*default, *allowed.s, *encodings])) or []
+        return list(dict.fromkeys([*default, *allowed.s, *encodings]))
     if kind == "int":
         first = [0] if name in _AXES else []
         return list(dict.fromkeys([*(default or [max(1, attribute.minimum)]), *first, 1, -1]))
@@ -355,10 +351,6 @@ def _values(op: str, attribute: Any, rank: int = 4) -> list:
     if kind == "list(int)" and not default:
         return [[1, *[2] * (rank - 2), 1], [1] * rank]
     return default
-
-
-def _is_data(op: str, type_attr: str) -> bool:
-    return any(a.type_attr == type_attr for a in signature(op).results)
 
 
 def operand_kinds(op: str, attributes: Mapping) -> list[str]:

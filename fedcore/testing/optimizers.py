@@ -41,14 +41,14 @@ def check_optimizer(
     """Checks the laws of an optimizer, by five steps on generated weights and gradients of float32 and of float64.
 
     The weights are nested in a dict, whose keys are not sorted, and a tuple; they have none to three axes, and one is 0
-    as a new bias is; gradients are near 0, of several orders
-    of magnitude, large, and 0. Another 260 steps have gradients near 0.
+    as a new bias is; gradients are near 0, of several orders of magnitude, large, and 0. Another 260 steps have
+    gradients near 0.
 
     Laws: `initialize` gives the same state for weights and for their specs; a step keeps the structure, the shapes and
     the dtypes of the state and of the weights, and leaves them finite; a weight whose gradient is None stays;
-    hyperparameters stand in the state and can be set, and others lead to other weights; equal steps
-    give equal bits, whatever was computed before, also `with_names` for another model; clients that are batched take
-    the steps that each takes alone; the weights are those of `meaning`.
+    hyperparameters stand in the state and can be set, and others lead to other weights; equal steps give equal bits,
+    whatever was computed before, also `with_names` for another model; clients that are batched take the steps that each
+    takes alone; the weights are those of `meaning`.
 
     Args:
         optimizer: one of `fc.learning.optimizers`, a Keras optimizer, or a function that makes one.

@@ -1,7 +1,7 @@
 """Checks the laws of a pass on generated programs."""
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -10,19 +10,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import fedcore as fc
-from fedcore.compiler import compile_module, get_pass
+from fedcore.compiler import all_passes, compile_module, get_pass
 from fedcore.compiler.client_data import NotFollowed
 from fedcore.compiler.disclosures import disclosures
 from fedcore.compiler.passes.plan import crossing_bits
 from fedcore.compiler.pipeline import Pass
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.capture.graph_import import eager_callable
-from fedcore.intrinsics.all_equal import AllEqual
 from fedcore.ir import Graph, Module, Operation, Symbol, lookup, parse_module, verify
 from fedcore.ir.interpret import Interpreter, Seed
 from fedcore.ir.registry import registered
 from fedcore.ir.values import is_placed
-from fedcore.runtime.reference import ONE_BLOCK, evaluator
+from fedcore.runtime.reference import ONE_BLOCK, evaluator, interpreter_arguments
 from fedcore.runtime.same_meaning import change_of_result, folds_clients, runs_in_parts
 from fedcore.testing.covering_programs import covering_programs
 from fedcore.testing.generated import COHORTS, Values
@@ -30,7 +29,7 @@ from fedcore.testing.laws import LawBroken, describe_raised
 from fedcore.testing.programs import arguments, federated_modules
 from fedcore.testing.siblings import module_siblings
 from fedcore.testing.values import special_values
-from fedcore.types import FederatedType, FunctionType, SequenceType, StructType, TensorType, Type, fits
+from fedcore.types import FederatedType, FunctionType, StructType, TensorType, Type, fits
 from fedcore.types.placing import is_client_value
 
 GENERATED = settings(
@@ -141,8 +140,6 @@ def check_pass(
 
 
 def _find_pass(fn: Callable) -> Pass:
-    from fedcore.compiler import all_passes
-
     if not callable(fn):
         raise TypeMismatch(f"check_pass takes a pass, its name or a function from module to module, not {brief(fn)}")
     return next((p for p in all_passes() if p.run is fn), Pass(getattr(fn, "__name__", "pass"), fn))
@@ -236,7 +233,10 @@ def check_laws(pass_: Pass, module: Module, inputs: dict[int, list]) -> Module:
     have, want = _as_planned(result.main.type), _as_planned(module.main.type)
     if not (fits(have, want) and fits(want, have)):
         raise broken("keeps the type", f"{want} became {have}")
-    for values, block_size in _runs_of(module, result, inputs):
+    runs = [(values, ONE_BLOCK) for values in inputs.values()]
+    if folds_clients(module) or folds_clients(result):
+        runs += runs_in_parts(module, inputs[3])
+    for values, block_size in runs:
         mismatch = change_of_result(module, result, values, block_size)
         if mismatch is not None:
             raise broken("keeps the meaning", f"{mismatch}, in\n{result}", values)
@@ -337,60 +337,39 @@ def wrong_bits(before: Module, after: Module) -> list[str]:
     return problems
 
 
-def _runs_of(module: Module, result: Module, inputs: dict[int, list]) -> Iterator[tuple[list, int]]:
-    yield from ((values, ONE_BLOCK) for values in inputs.values())
-    if folds_clients(module) or folds_clients(result):
-        yield from runs_in_parts(module, inputs[3])
-
-
-_FREE = {"struct", "item", "literal", "generic_zero", "message", "call"}
-"""Local operations that do not count as work. The work of a call is counted in the called function."""
+_FREE = {"struct", "item", "literal", "generic_zero", "message", "call", "random_seed"}
+"""Local operations that do not count as work. The work of a call is counted in the called function; a seed of each
+client is a placed operation before the pass `partition`, and a local one after it."""
 
 
 def client_work(module: Module, three: list) -> collections.Counter:
     """The graph calls ("call") and the local operations, by kind, that a third client adds to two."""
     types = [p.type for p in module.main.parameters]
     two = [v[:2] if is_client_value(t) else v for v, t in zip(three, types, strict=True)]
-    counts: dict[int, collections.Counter] = {}
-    for clients, values in ((2, two), (3, three)):
-        counted: collections.Counter = collections.Counter()
-        counts[clients], meaning = counted, evaluator(clients)
-
-        def evaluate(
-            op: Operation, *given: Any, counted: collections.Counter = counted, meaning: Callable = meaning
-        ) -> Any:
-            if lookup(op.kind).level == "local" and op.kind not in _FREE:
-                counted[op.kind] += 1
-            return meaning(op, *given)
-
-        def graph(node: Graph, data: bytes, counted: collections.Counter = counted) -> Callable:
-            run = eager_callable(node, data)
-
-            def call(*operands: Any, **seed: Any) -> Any:
-                counted["call"] += 1
-                return run(*operands, **seed)
-
-            return call
-
-        run = Interpreter(module, evaluate, graph)
-        run.run(module.main, *(plain(v, t, clients) for v, t in zip(values, types, strict=True)), seed=Seed(0))
-    counts[3].subtract(counts[2])
-    return +counts[3]
+    work = _work(module, three, 3)
+    work.subtract(_work(module, two, 2))
+    return +work
 
 
-def plain(value: Any, type_: Type, clients: int) -> Any:
-    """An argument in the form that meanings take: structs as tuples, client values and sequences as lists."""
-    if isinstance(type_, FederatedType):
-        if type_.placement == fc.CLIENTS and type_.all_equal:
-            return AllEqual(plain(value, type_.member, clients), clients)
-        return (
-            [plain(v, type_.member, clients) for v in value]
-            if is_client_value(type_)
-            else plain(value, type_.member, clients)
-        )
-    if isinstance(type_, SequenceType):
-        return [plain(v, type_.element, clients) for v in value]
-    if isinstance(type_, StructType):
-        parts = value.values() if isinstance(value, dict) else value
-        return tuple(plain(v, t, clients) for v, t in zip(parts, type_.types, strict=True))
-    return np.asarray(value)
+def _work(module: Module, arguments: list, clients: int) -> collections.Counter:
+    """The graph calls ("call") and the local operations of a run, by kind."""
+    counts: collections.Counter = collections.Counter()
+    values, _ = interpreter_arguments(module.main, arguments, default_num_clients=clients)
+    meaning = evaluator(clients)
+
+    def evaluate(op: Operation, *rest: Any) -> Any:
+        if lookup(op.kind).level == "local" and op.kind not in _FREE:
+            counts[op.kind] += 1
+        return meaning(op, *rest)
+
+    def graph(node: Graph, data: bytes) -> Callable:
+        run = eager_callable(node, data)
+
+        def call(*operands: Any, **seed: Any) -> Any:
+            counts["call"] += 1
+            return run(*operands, **seed)
+
+        return call
+
+    Interpreter(module, evaluate, graph).run(module.main, *values, seed=Seed(0))
+    return counts

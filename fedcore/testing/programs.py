@@ -87,10 +87,6 @@ class _Pool(list[Value]):
         self.steps = steps
 
 
-def _struct(types: list[Type], is_named: bool) -> StructType:
-    return StructType([("abc"[i] if is_named else None, t) for i, t in enumerate(types)])
-
-
 def _few(draw: st.DrawFn, items: Sequence, most: int) -> list:
     return draw(st.lists(st.sampled_from(items), min_size=1, max_size=most, unique=True))
 
@@ -100,8 +96,11 @@ def _members_of_few_types(draw: st.DrawFn) -> st.SearchStrategy[Type]:
     shapes = [(), (), (2,), (2,), (3, 2), (3, 2), (0,), (None,)]
     tensors = st.builds(TensorType, st.sampled_from(_few(draw, [*DTYPES], 3)), st.sampled_from(_few(draw, shapes, 2)))
 
+    def struct(types: list[Type], is_named: bool) -> StructType:
+        return StructType([("abc"[i] if is_named else None, t) for i, t in enumerate(types)])
+
     def structs(inner: st.SearchStrategy[Type]) -> st.SearchStrategy[Type]:
-        return st.builds(_struct, st.lists(inner, min_size=1, max_size=3), st.booleans())
+        return st.builds(struct, st.lists(inner, min_size=1, max_size=3), st.booleans())
 
     return st.recursive(tensors, structs, max_leaves=3)
 
@@ -189,7 +188,7 @@ def map_twice(draw: st.DrawFn, pool: _Pool, value: Any) -> Value:
 
 def average(draw: st.DrawFn, pool: _Pool, value: Any) -> Value:
     weights = [v for v in pool if _client(v) and member_of(v.type) in MEMBERS[:2]]
-    if weights and draw(st.booleans()):
+    if bool(weights) and draw(st.booleans()):
         return fc.federated_mean(value, draw(st.sampled_from(weights)))
     return fc.federated_mean(value)
 

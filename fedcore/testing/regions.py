@@ -94,44 +94,13 @@ class _Pool:
         """
         values = list(values)
         for _ in range(count):
-            kinds = [*_PLAIN, *(_NESTED if depth else ())]
+            operations = [*_PLAIN, *(_NESTED if depth else ())]
             operands = [values[self.draw(st.integers(0, len(values) - 1))] for _ in range(2)]
-            values.append(self.draw(st.sampled_from(kinds))(self, *operands, depth))
+            values.append(self.draw(st.sampled_from(operations))(self, *operands, depth))
         return values
 
     def inner(self, values: Sequence[Value], depth: int) -> Value:
         return self.grow([*values], self.draw(st.integers(1, 3)), depth - 1)[-1]
-
-    # --- plain operations ---
-
-    def constant(self, x: Value, y: Value, depth: int) -> Value:
-        return x + self.draw(st.sampled_from([0.0, 1.0, -0.5]))
-
-    def scaled(self, x: Value, y: Value, depth: int) -> Value:
-        return x * self.draw(st.sampled_from([0.5, 1.0, self.rate / 4]))
-
-    def sum(self, x: Value, y: Value, depth: int) -> Value:
-        return ops.operation("Tanh", x + y)
-
-    def difference(self, x: Value, y: Value, depth: int) -> Value:
-        return ops.operation("Tanh", x - y)
-
-    def product(self, x: Value, y: Value, depth: int) -> Value:
-        return ops.operation("Tanh", ops.operation("BatchMatMulV2", x, y, adj_y=True))
-
-    def shared_product(self, x: Value, y: Value, depth: int) -> Value:
-        return ops.operation("Tanh", ops.operation("BatchMatMulV2", x, self.w))
-
-    def total(self, x: Value, y: Value, depth: int) -> Value:
-        return y + ops.reduce_mean(x, self.draw(st.integers(0, 2)), keepdims=True)
-
-    def joined(self, x: Value, y: Value, depth: int) -> Value:
-        return ops.reshape(ops.concat([x, y], 1)[:, 1 : ROWS + 1], SHAPE)
-
-    def selected(self, x: Value, y: Value, depth: int) -> Value:
-        return select_by_client(self.steps > self.draw(st.integers(0, 2)), [x], [y])[0]
-
-    # --- with regions ---
 
     def loop(self, x: Value, y: Value, depth: int) -> Value:
         def step(number: Value, a: Value, b: Value) -> tuple[list[Value], Value | None]:
@@ -170,8 +139,15 @@ class _Pool:
         return call(lambda a, b: [self.inner([a, b, y], depth)], [x, y], kind=kind)[0]
 
 
-_PLAIN = (
-    *(_Pool.constant, _Pool.scaled, _Pool.sum, _Pool.difference, _Pool.product),
-    *(_Pool.shared_product, _Pool.total, _Pool.joined, _Pool.selected),
-)
-_NESTED = (_Pool.loop, _Pool.accumulation, _Pool.while_loop, _Pool.branch, _Pool.computation, _Pool.call)
+_PLAIN: list[Callable] = [
+    lambda pool, x, y, _: x + pool.draw(st.sampled_from([0.0, 1.0, -0.5])),
+    lambda pool, x, y, _: x * pool.draw(st.sampled_from([0.5, 1.0, pool.rate / 4])),
+    lambda pool, x, y, _: ops.operation("Tanh", x + y),
+    lambda pool, x, y, _: ops.operation("Tanh", x - y),
+    lambda pool, x, y, _: ops.operation("Tanh", ops.operation("BatchMatMulV2", x, y, adj_y=True)),
+    lambda pool, x, y, _: ops.operation("Tanh", ops.operation("BatchMatMulV2", x, pool.w)),
+    lambda pool, x, y, _: y + ops.reduce_mean(x, pool.draw(st.integers(0, 2)), keepdims=True),
+    lambda pool, x, y, _: ops.reshape(ops.concat([x, y], 1)[:, 1 : ROWS + 1], SHAPE),
+    lambda pool, x, y, _: select_by_client(pool.steps > pool.draw(st.integers(0, 2)), [x], [y])[0],
+]
+_NESTED = [_Pool.loop, _Pool.accumulation, _Pool.while_loop, _Pool.branch, _Pool.computation, _Pool.call]

@@ -96,16 +96,6 @@ class RuleCase:
     def entries(self) -> int:
         return sum(math.prod(o.shape) for o in self.operands)
 
-    @property
-    def is_of_values(self) -> bool:
-        """Whether it is checked for its values only; other cases tell whether bits depend on other clients."""
-        return self.is_variation or self.spread != "small"
-
-    @property
-    def has_batch(self) -> bool:
-        """Whether some axes are declared as batches."""
-        return any(o.batch_axes for o in self.operands)
-
 
 def spread_over_clients(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Values of `CLIENTS` clients, made of one client's: entries in other orders, floats smaller by up to a half."""

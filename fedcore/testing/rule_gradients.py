@@ -1,5 +1,6 @@
 """Gradients of operations, as functions whose batching rules are checked like the operation's own."""
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -11,7 +12,7 @@ from fedcore.graphs.graphdef.form.checked_operations import emit
 from fedcore.testing.rule_cases import RuleCase
 from fedcore.testing.rule_layouts import padded_layouts
 from fedcore.testing.rule_operands import Cases
-from fedcore.testing.rule_subjects import Function, Operation
+from fedcore.testing.rule_subjects import Function, Operation, Subject
 
 MOST_CASES = 2
 """The largest cases with floats, of which gradients are checked."""
@@ -20,20 +21,17 @@ MOST_CASES = 2
 def build_gradient_cases(cases: Cases) -> Cases:
     """The gradients of some cases by their floats, without and with a batch; empty where TensorFlow has none."""
     chosen = sorted((c for c in cases if _float_positions(c[1])), key=lambda each: each[1].entries)
-    gradients: Cases = []
-    for subject, case in chosen[-MOST_CASES:]:
-        assert isinstance(subject, Operation)
-        gradients += [
-            g for g in (_gradient(subject, case, with_batch) for with_batch in (False, True)) if g is not None
-        ]
-    return gradients
+    pairs = itertools.product(chosen[-MOST_CASES:], (False, True))
+    gradients = (_gradient(subject, case, with_batch) for (subject, case), with_batch in pairs)
+    return [g for g in gradients if g is not None]
 
 
 def _float_positions(case: RuleCase) -> list[int]:
     return [i for i, o in enumerate(case.operands) if o.dtype == np.float32 and not o.is_static]
 
 
-def _gradient(subject: Operation, case: RuleCase, with_batch: bool) -> tuple[Function, RuleCase] | None:
+def _gradient(subject: Subject, case: RuleCase, with_batch: bool) -> tuple[Function, RuleCase] | None:
+    assert isinstance(subject, Operation)
     layout = next(padded_layouts(case, subject.alone), None)
     if with_batch and layout is None:
         return None

@@ -122,7 +122,7 @@ class Run:
 
     def _keys(self) -> list["_Key"]:
         """The batched runs of the layout, those of few clients first."""
-        if self.case.is_of_values:
+        if self.case.is_variation or self.case.spread != "small":  # other cases tell whether bits depend on others
             return [_EVERYBODY]
         if self.layout.rows is not None and self.layout.padding is not Padding.COPIES:
             return [_FIRST]
@@ -339,17 +339,13 @@ def _padded_rows(array: np.ndarray, axis: int, layout: Layout, size: int) -> np.
     """The padded rows behind a client's `size` own ones."""
     assert layout.rows is not None
     entries, count = layout.entries_per_row, layout.rows - size
-    copies = np.take(array, [*range(entries)] * count, axis)
     if layout.padding is Padding.UNKNOWN:
-        return _garbage(array, axis, entries * count)
+        last = range(array.shape[axis] - entries * count, array.shape[axis])
+        return _garbage_like(np.take(array, last, axis, mode="wrap"))
+    copies = np.take(array, [*range(entries)] * count, axis)
     if layout.padding is Padding.ZEROS or not size:
         return np.full_like(copies, b"" if array.dtype == object else 0)
     return copies
-
-
-def _garbage(array: np.ndarray, axis: int, count: int) -> np.ndarray:
-    """Rows that do not belong to the client."""
-    return _garbage_like(np.take(array, range(array.shape[axis] - count, array.shape[axis]), axis, mode="wrap"))
 
 
 def _garbage_like(array: np.ndarray) -> np.ndarray:
@@ -358,11 +354,9 @@ def _garbage_like(array: np.ndarray) -> np.ndarray:
         return ~array
     if array.dtype.kind in "fcV":
         return np.resize(np.array([np.inf, np.nan, np.nan], array.dtype), array.shape)
-    return (
-        np.resize(np.array(special_values(array.dtype)[:4], array.dtype), array.shape)
-        if array.dtype.kind in "iu"
-        else array
-    )
+    if array.dtype.kind in "iu":
+        return np.resize(np.array(special_values(array.dtype)[:4], array.dtype), array.shape)
+    return array
 
 
 def _content(layout: Layout) -> str:
