@@ -170,6 +170,11 @@ def _server(value: Value) -> bool:
     return _is_at(value, SERVER) and not _has_sequence(value.type)
 
 
+def _is_struct(value: Value) -> bool:
+    member = member_of(value.type)
+    return isinstance(member, StructType) and len(member) > 0
+
+
 def _leaves_are(type_: Type, trait: str) -> bool:
     """Whether the dtypes of all leaves have a trait, such as `is_real`; True without leaves."""
     return all(isinstance(t, TensorType) and getattr(t.dtype, trait) for _, t in fc.types.leaves(type_))
@@ -220,12 +225,13 @@ def secure_sum(draw: st.DrawFn, pool: _Pool, value: Any) -> Value:
 def select(draw: st.DrawFn, pool: _Pool, value: Any) -> Value:
     """A sum of slices of a server value; the slice of key k is the pair of the value and k."""
     keys = fc.federated_value(np.array([1, 2], np.int32), CLIENTS)
-    selects = draw(st.sampled_from([fc.federated_select, fc.federated_secure_select]))
-    slices = selects(keys, fc.federated_value(np.int32(5), SERVER), value, lambda whole, key: (whole, key))
+    select_slices = draw(st.sampled_from([fc.federated_select, fc.federated_secure_select]))
+    slices = select_slices(keys, fc.federated_value(np.int32(5), SERVER), value, lambda whole, key: (whole, key))
     return fc.federated_map(lambda s: fc.sequence_reduce(s, 0, lambda n, x: n * 10 + x[1]), slices)
 
 
 _PLACEMENTS = st.sampled_from([SERVER, CLIENTS])
+_EXTREMES = st.sampled_from([fc.federated_min, fc.federated_max])
 
 STEPS: list[Step] = [
     (_client, lambda draw, pool, value: fc.federated_map(pool.local_function(draw, value.type.member), value)),
@@ -237,15 +243,8 @@ STEPS: list[Step] = [
     (_client_tensors, aggregate),
     (_server, lambda draw, pool, value: fc.federated_apply(pool.local_function(draw, value.type.member), value)),
     (None, lambda draw, pool, _: fc.federated_value(draw(st.sampled_from([1, 2.5])), draw(_PLACEMENTS))),
-    # An element of a placed struct; an element of an all-equal value is all-equal.
-    (
-        lambda v: isinstance(v.type.member, StructType) and len(v.type.member) > 0,
-        lambda draw, pool, value: value[draw(st.integers(0, len(value) - 1))],
-    ),
-    (
-        _some_leaves_are("is_real"),
-        lambda draw, pool, value: draw(st.sampled_from([fc.federated_min, fc.federated_max]))(value),
-    ),
+    (_is_struct, lambda draw, pool, value: value[draw(st.integers(0, len(value) - 1))]),
+    (_some_leaves_are("is_real"), lambda draw, pool, value: draw(_EXTREMES)(value)),
     (_client, lambda draw, pool, value: fc.federated_count(value)),
     (lambda v: _client(v) and isinstance(v.type.member, TensorType), last_client),
     (_some_leaves_are("is_integer"), secure_sum),

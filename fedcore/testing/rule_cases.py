@@ -116,8 +116,8 @@ def case_of_arrays(
     static: Sequence[bool],
     attributes: Mapping,
     alone: Alone,
-    structures: Structures | None = None,
-    kinds: Sequence[str] | None = None,
+    structures: Structures | None,
+    kinds: Sequence[str],
 ) -> RuleCase | None:
     """A case in which as many operands as possible differ between clients; None if the operands do not fit.
 
@@ -141,7 +141,7 @@ def case_of_arrays(
             return result_shapes(alone, [*others, value, *arrays[position + 1 :]]) == shapes
 
         if not static[i] and (all_fit or all(fits(k, v) for k, v in enumerate(spreads[i]))):
-            operands.append(Operand(name, spreads[i], kind=kinds[i] if kinds else "data"))
+            operands.append(Operand(name, spreads[i], kind=kinds[i]))
         else:
             is_static = array.dtype.kind in "iu"
             values = [v for v in _other_values(array) if fits(0, v)] if is_static else []
