@@ -25,6 +25,7 @@ RAISING = {
     "swaps the operands of Sub for ever",
     "forgets that conditions broadcast",
     "takes a rotation for its inverse",
+    "slices a slice to the end of the whole",
 }
 
 
