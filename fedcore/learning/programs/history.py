@@ -162,6 +162,7 @@ class History:
         Raises:
             InvalidValue: matplotlib is not installed, or `over` is another word.
             NotFound: there is no such metric, or the history has not what `over` asks for.
+            TypeMismatch: `metrics` is no list of names.
         """
         from fedcore.learning.programs.plot import draw_history
 

@@ -1,12 +1,13 @@
 """Writes the global model as a Keras file while it is trained."""
 
+import contextlib
 import os
 import secrets
 import warnings
 from pathlib import Path
 from typing import Any
 
-from fedcore.errors import InvalidValue, NotFound
+from fedcore.errors import InvalidValue, NotFound, brief
 from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.model_card import model_card
 from fedcore.learning.programs.monitor import Monitor
@@ -29,7 +30,8 @@ class ModelCheckpoint(Callback):
         mode: as for `EarlyStopping`.
         save_freq: every how many rounds it is written.
     Raises:
-        InvalidValue: the model has other variables, `filepath` does not end in .keras, or `mode` is another word.
+        InvalidValue: the model has other variables, `filepath` does not end in .keras, its braces hold no names, the
+            logs do not fit their formats, or `mode` is another word.
         NotFound: the rounds have no such metric, or a round that is written has none that `filepath` names. Where none
             is evaluated, one of the evaluation costs a warning at the end.
     Example:
@@ -52,6 +54,7 @@ class ModelCheckpoint(Callback):
         self._path = os.fspath(filepath)
         if not self._path.endswith(".keras"):
             raise InvalidValue(f"ModelCheckpoint writes whole models, to a path that ends in .keras, not {filepath!r}")
+        _check_template(self._path)
         self._model = keras_model
         self._monitor = Monitor(monitor, mode)
         self._best_only = save_best_only
@@ -77,12 +80,15 @@ class ModelCheckpoint(Callback):
     def _path_of(self, logs: dict[str, Any]) -> Path:
         """The path of a round's model, with the round's logs in the place of names in braces."""
         try:
-            return Path(self._path.format(**logs))
+            return Path(self._path.format_map(logs))
         except KeyError as error:
             raise NotFound(
                 f"ModelCheckpoint: {self._path} names {error.args[0]}, but round {logs['round']} has "
                 f"{', '.join(logs)}; with save_best_only and a monitor of val_… only evaluated rounds are written"
             ) from None
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            values = ", ".join(f"{name}={brief(value)}" for name, value in logs.items())
+            raise InvalidValue(f"ModelCheckpoint: {self._path} does not fit {values}: {error}") from None
 
     def _write(self, path: Path) -> None:
         """Saves the model under another name first, so that a crash leaves no half of a file at the path."""
@@ -101,3 +107,38 @@ class ModelCheckpoint(Callback):
 
     def set_state(self, state: Any) -> None:
         self._monitor.best = state["best"]
+
+
+class _AnyValue(float):
+    """Stands for a value of the logs: a number, whole or not, a text, or a list of them."""
+
+    def __format__(self, code: str) -> str:
+        for sample in (0, ""):
+            with contextlib.suppress(ValueError):
+                return format(sample, code)
+        return super().__format__(code)
+
+    def __getitem__(self, index: Any) -> "_AnyValue":
+        return self
+
+
+class _AnyLogs(dict):
+    """Logs that have every name."""
+
+    def __missing__(self, name: str) -> _AnyValue:
+        return _AnyValue()
+
+
+def _check_template(path: str) -> None:
+    """Refuses a path whose braces no round can fill.
+
+    Raises:
+        InvalidValue: its braces hold no names, their format is none, or a brace has no other.
+    """
+    try:
+        path.format_map(_AnyLogs())
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise InvalidValue(
+            f"ModelCheckpoint: braces of the path hold names of the logs, as in model-{{round:03d}}.keras, not as in "
+            f"{path}: {error}\n  a brace of the path itself is doubled: {{{{"
+        ) from None

@@ -3,7 +3,7 @@
 import io
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,7 @@ def plot_histories(
     Raises:
         InvalidValue: matplotlib is not installed, there is no history, or `over` is another word.
         NotFound: no history has such a metric, or one has not what `over` asks for.
-        TypeMismatch: a history is none, or they are no dict.
+        TypeMismatch: a history is none, they are no dict, or `metrics` is no list of names.
     Example:
         >>> train = fc.learning.programs.train
         >>> histories = {
@@ -81,6 +81,7 @@ def plot_histories(
     rows = [row for group in groups.values() for history in group for row in history]
     if not any(groups.values()):
         raise InvalidValue("there are no histories to draw")
+    metrics = _metric_names(metrics)
     if metrics is None:
         evaluated = [f"val_{name}" for name in measures(rows) if any(f"val_{name}" in row for row in rows)]
         metrics = evaluated or measures(rows)
@@ -98,13 +99,14 @@ def plot_histories(
                     _draw_quantiles(axis, history, name, over, label=label, **style)
             else:
                 _draw_group(axis, group, name, over, label=label, **style)
-    lines = _legend_lines(axes)
+    lines = _legend_lines(axes, groups)
     if lines:
         legend = axes[0].legend(
-            lines.values(), lines, frameon=False, fontsize=9, labelcolor=_INK, ncols=columns, handlelength=2.6,
-            loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0,
+            lines.values(), map(str, range(len(lines))), frameon=False, fontsize=9, labelcolor=_INK, ncols=columns,
+            handlelength=2.6, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0,
         )  # fmt: skip
-        for text in legend.get_texts():
+        for text, label in zip(legend.get_texts(), lines, strict=True):
+            text.set_text(label)  # here, since older versions of matplotlib leave out labels that begin with _
             text.set_parse_math(False)  # a $ is a dollar
     return _finish(figure, axes, path, over, x_label)
 
@@ -112,7 +114,8 @@ def plot_histories(
 def draw_history(history: History, path: _OptionalPath, metrics: Sequence[str] | None, over: str) -> "Figure":
     """Draws one training, as `History.plot` says: a training metric and its evaluation share a diagram."""
     x_label = _axis_label(over)
-    names = list(metrics) if metrics is not None else measures(history.rows)
+    metrics = _metric_names(metrics)
+    names = measures(history.rows) if metrics is None else metrics
     missing = [name for name in names if name not in history.names and f"val_{name}" not in history.names]
     if missing:
         raise NotFound(f"the history has no {missing[0]}; it has {', '.join(history.names) or 'no rows'}")
@@ -131,6 +134,22 @@ def draw_history(history: History, path: _OptionalPath, metrics: Sequence[str] |
         if axis.get_legend_handles_labels()[0]:
             axis.legend(frameon=False, fontsize=9, labelcolor=_INK)
     return _finish(figure, axes, path, over, x_label)
+
+
+def _metric_names(metrics: Any) -> list[str] | None:
+    """The user's argument `metrics` as a list; None stays.
+
+    Raises:
+        TypeMismatch: it is no list of names.
+    """
+    if metrics is None:
+        return None
+    if isinstance(metrics, str):
+        raise TypeMismatch(f'metrics is a list of names, not a text\n  fix: metrics=["{metrics}"]')
+    names = list(metrics) if isinstance(metrics, Iterable) else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise TypeMismatch(f"metrics is a list of names, not {brief(metrics)}")
+    return names
 
 
 def _as_group(entry: Any) -> list[History]:
@@ -243,13 +262,10 @@ def _draw_quantiles(
     axis.fill_between(x, quantiles.min(1), quantiles.max(1), color=color, alpha=0.12, linewidth=0)
 
 
-def _legend_lines(axes: "NDArray[np.object_]") -> dict[str, Any]:
-    """The lines of the legend by label; of a label that several diagrams have, the line of the first diagram."""
-    entries: dict[str, Any] = {}
-    for axis in axes:
-        for line, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, line)
-    return entries
+def _legend_lines(axes: "NDArray[np.object_]", labels: Iterable[str]) -> dict[str, Any]:
+    """The line of the legend for each label that has one: that of the first diagram."""
+    lines = {line.get_label(): line for axis in reversed(axes) for line in reversed(axis.lines)}
+    return {label: lines[label] for label in labels if label in lines}
 
 
 def _prepare(axis: "Axes", title: str) -> None:

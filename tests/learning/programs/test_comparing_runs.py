@@ -204,6 +204,25 @@ def test_names_of_histories_may_be_numbers():
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["0.1", "1"]
 
 
+def test_a_name_of_a_history_may_begin_with_an_underscore():
+    pytest.importorskip("matplotlib")
+    figure = programs.plot_histories({"_a": history(), "$b": history(slope=2.0)})
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["_a", "$b"]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "says"), [("loss", r'not a text\n  fix: metrics=\["loss"\]'), (3, "not 3"), ([3], r"not \[3\]")]
+)
+def test_metrics_of_diagrams_are_a_list_of_names(metrics, says):
+    pytest.importorskip("matplotlib")
+    for draw in (
+        lambda: programs.plot_histories({"a": history()}, metrics=metrics),
+        lambda: history().plot(metrics=metrics),
+    ):
+        with pytest.raises(TypeMismatch, match="metrics is a list of names, " + says):
+            draw()
+
+
 def test_only_histories_are_drawn():
     pytest.importorskip("matplotlib")
     with pytest.raises(TypeMismatch, match=r"plot_histories draws a dict of histories by name, not \["):

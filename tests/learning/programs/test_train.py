@@ -490,6 +490,22 @@ def test_paths_of_models_that_cannot_be_are_named(process, data, tmp_path):
     write = programs.ModelCheckpoint(tmp_path / "{val_loss}.keras", None)
     with pytest.raises(NotFound, match=r"names val_loss, but round 1 has round, loss"):
         train(process, data, 1, callbacks=[write])
+    write = programs.ModelCheckpoint(tmp_path / "{loss:03d}.keras", None)
+    with pytest.raises(InvalidValue, match=r"loss:03d}.keras does not fit round=1, loss=.*: Unknown format code 'd'"):
+        train(process, data, 1, callbacks=[write])
+
+
+@pytest.mark.parametrize("name", ["{}", "{0}", "{round:03q}", "{round!x}", "{round.x}", "{round", "round}"])
+def test_a_path_of_a_model_whose_braces_no_round_fills_is_refused(name):
+    with pytest.raises(
+        InvalidValue, match=r"braces of the path hold names of the logs, .*not as in (?s:.)*doubled: {{"
+    ):
+        programs.ModelCheckpoint(f"{name}.keras", None)
+
+
+def test_a_path_of_a_model_may_have_formats_of_any_log():
+    for name in ("{round:03d}", "{val_loss:.2f}", "{note:>8s}", "{quantiles[0]:.1e}", "{{round}}", "{loss!r:>9}"):
+        programs.ModelCheckpoint(f"{name}.keras", None)
 
 
 def test_the_learning_rate_follows_its_schedule_also_after_a_resume(process, data, tmp_path):
