@@ -466,6 +466,23 @@ def test_bars_of_bits_have_one_scale(tmp_path):
     assert re.findall(r'<rect class="(up|down)" width="([0-9.]+)%"', text) == [("down", "100.0"), ("up", "25.0")]
 
 
+@pytest.mark.parametrize(("threads", "labels"), [(1, ["0", "1"]), (2, ["0", "1", "2"]), (9, ["0", "3", "6", "9"])])
+def test_labels_of_an_axis_are_whole_numbers_at_their_heights(tmp_path, threads, labels):
+    text = page(recorded(tmp_path, call={"samples": [[0.0, 2**20, threads], [1.0, 2**20, threads]]}))
+    axis = re.findall(r'<text class="axis" x="[0-9]+" y="([0-9.]+)">([^<]+)', text)[-len(labels) :]
+    assert [label for _, label in axis] == labels
+    for y, label in axis:
+        assert abs(float(y) - (170 + 4 - 150 * int(label) / (threads * 1.08))) < 0.1
+
+
+def test_a_group_of_crossings_that_is_not_listed_whole_shows_the_sum_of_all(tmp_path):
+    crossings = [CALL["crossings"][0] | {"bits": 8}] * 2_000
+    text = page(recorded(tmp_path, call={"crossings": crossings}))
+    assert text.count('class="share"') == 1_500
+    assert f"{8 * 2_000 / 1024:.2f} Kibit" in text
+    assert "and 500 more" in text
+
+
 def test_timelines_of_calls_that_build_nothing_come_first(tmp_path):
     build = {"kind": "build", "name": "work", "start": 0.1, "end": 0.2, "worker": "MainThread"}
     (tmp_path / "call-2.json").write_text(json.dumps(CALL | {"number": 2, "began": 1.7e9 + 1}))

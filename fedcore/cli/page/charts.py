@@ -54,14 +54,19 @@ def bits_table(calls: list[CallRecord]) -> Markup | None:
         return None
     rows = []
     largest = max((t.bits for t in last if t.bits), default=1)
-    for (op, kind), crossings in itertools.groupby(last[:_MAX_CROSSINGS], lambda c: (c.op, c.kind)):
+    room = _MAX_CROSSINGS
+    for (op, kind), crossings in itertools.groupby(last, lambda c: (c.op, c.kind)):
+        if not room:
+            break
         tensors = list(crossings)
         sign, way = ("↓", "down") if kind == "broadcast" else ("↑", "up")
         total = bits(sum(t.bits or 0 for t in tensors))
         what = element("td", element("span", f"{sign} {kind}", class_=way), " ", element("code", f"%{op}"), colspan=2)
         sum_ = element("td", element("b", total), class_="num")
         rows.append(element("tr", what, element("td"), sum_, element("td"), class_="group"))
-        for tensor in tensors:
+        listed = tensors[:room]
+        room -= len(listed)
+        for tensor in listed:
             share = (tensor.bits or 0) / largest * 100
             bar = element("svg", element("rect", class_=way, width=f"{share:.1f}%", height=9, rx=3), aria_hidden="true")
             rows.append(
@@ -232,12 +237,12 @@ def _line_chart(
 
 
 def _grid(top: float, base: float, height: float, unit: Callable) -> Markup:
-    """Four horizontal lines, from 0 at `base` to the value `top` at the height, with the texts of their values."""
+    """At most four horizontal lines at whole values, with their texts: 0 at `base`, the value `top` at the height."""
     out = []
-    for i in range(4):
-        y = base - height * i / 3
+    for value in dict.fromkeys(int(top * i / 3) for i in range(4)):
+        y = base - height * value / top
         out.append(element("line", class_="grid", x1=_GUTTER, x2=_WIDTH - 10, y1=f"{y:.1f}", y2=f"{y:.1f}"))
-        label = unit(round(top * i / 3)) if i else "0"
+        label = unit(value) if value else "0"
         out.append(element("text", label, class_="axis", x=_GUTTER - 8, y=f"{y + 4:.1f}"))
     return join(out)
 
