@@ -260,6 +260,33 @@ def test_several_models_are_evaluated_as_each_by_itself(from_processes):
     }
 
 
+@pytest.mark.parametrize("from_processes", [False, True])
+def test_weights_of_several_models_are_those_of_each(from_processes):
+    models = [line(1.0), line(-2.0)]
+    if from_processes:
+        several = algorithms.build_fed_multi_model_eval_from_processes([*map(algorithms.build_fed_eval, models)])
+    else:
+        several = algorithms.build_fed_multi_model_eval(models)
+    state = several.initialize()
+    a, b = several.get_model_weights(state).values()
+    state = several.set_model_weights(state, {"b": a, "a": b})
+    assert [float(w.trainable[0]) for w in several.get_model_weights(state).values()] == [-2.0, 1.0]
+    says = "set_model_weights takes a dict of the weights of a, b, not "
+    for weights, other in (
+        ({"a": a}, "of a$"),
+        ({"a": a, "b": b, "c": a}, "of a, b, c"),
+        ({}, "of none"),
+        (a, "ModelW"),
+    ):
+        with pytest.raises(TypeMismatch, match=says + other):
+            several.set_model_weights(state, weights)
+
+
+def test_several_evaluations_are_processes_of_learning():
+    with pytest.raises(TypeMismatch, match=r"eval_processes\[1\] is no LearningProcess, but 3"):
+        algorithms.build_fed_multi_model_eval_from_processes([algorithms.build_fed_eval(line()), 3])
+
+
 def test_several_models_take_the_same_batches():
     other = fc.learning.models.FunctionalModel(
         fc.learning.ModelWeights((), ()), lambda *_: None, (tf.TensorSpec([None, 3]), tf.TensorSpec([None]))

@@ -364,6 +364,24 @@ def test_the_weights_of_a_state_have_the_frozen_ones_too():
     assert len(process.get_model_weights(process.next(state, DATA).state).non_trainable) == 4
 
 
+@pytest.mark.parametrize("from_processes", [False, True])
+def test_the_weights_of_evaluations_of_several_models_have_the_frozen_ones_too(from_processes):
+    model_fns = [model_fn_of(mixed)] * 2
+    if from_processes:
+        process = algorithms.build_fed_multi_model_eval_from_processes([*map(algorithms.build_fed_eval, model_fns)])
+    else:
+        process = algorithms.build_fed_multi_model_eval(model_fns)
+    state, model = process.initialize(), mixed()
+    process.get_model_weights(state)["a"].assign_weights_to(model)
+    model.trainable_variables[0].assign_add(tf.ones_like(model.trainable_variables[0]))
+    b = process.get_model_weights(state)["b"]
+    weights = process.get_model_weights(
+        process.next(process.set_model_weights(state, {"a": model, "b": b}), DATA).state
+    )
+    assert len(weights["a"].non_trainable) == len(weights["b"].non_trainable) == 4
+    np.testing.assert_array_equal(weights["a"].trainable[0], model.trainable_variables[0])
+
+
 def test_personalization_keeps_frozen_weights():
     evaluate = algorithms.build_personalization_eval_computation(model_fn_of(mixed), {"sgd": sgd})
     weights = learning.ModelWeights.from_model(mixed())

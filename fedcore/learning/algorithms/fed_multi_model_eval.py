@@ -1,11 +1,12 @@
 """Federated evaluation of several models on the same clients' data."""
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import getitem
 from typing import Any
 
 from fedcore.computation import federated_computation, tf_computation
-from fedcore.errors import InvalidValue, TypeMismatch
+from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.intrinsics import federated_map, federated_zip
 from fedcore.ir import Value
 from fedcore.learning.algorithms.fed_eval import (
@@ -16,7 +17,7 @@ from fedcore.learning.algorithms.fed_eval import (
 )
 from fedcore.learning.models import trace_model
 from fedcore.learning.models.frozen_weights import join_weights, split_weights
-from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.model_weights import ModelWeights, weights_for
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.templates import AggregationProcess, MeasuredProcess
@@ -45,7 +46,7 @@ def build_fed_multi_model_eval(
         model_distributor: a measured process that sends <a=Wa,b=Wb,…>. Default: a broadcast.
         metrics_aggregation_processes: for each model a process as for `build_fed_eval`, or None. Default: None for all.
     Returns:
-        A `LearningProcess`; `set_model_weights` takes {'a': …, 'b': …}.
+        A `LearningProcess`; `set_model_weights` takes {'a': …, 'b': …}, with an entry for each model.
     Raises:
         InvalidValue: there is no model, there are too many, or as many processes are not given.
         TypeMismatch: the models take different batches; or as for `build_fed_eval`.
@@ -80,7 +81,9 @@ def build_fed_multi_model_eval(
         return federated_zip(states), federated_zip(metrics), None
 
     def set_model_weights(state: LearningAlgorithmState, weights: Mapping[str, ModelWeights]) -> LearningAlgorithmState:
-        changing = {name: split_weights(models[name], model_weights) for name, model_weights in weights.items()}
+        _check_letters_of(weights, models)
+        present = get_model_weights(state)
+        changing = {n: split_weights(model, weights_for(present[n], weights[n])) for n, model in models.items()}
         return state.replace(global_model_weights=changing)
 
     def get_model_weights(state: LearningAlgorithmState) -> dict[str, ModelWeights]:
@@ -88,13 +91,12 @@ def build_fed_multi_model_eval(
         return {name: join_weights(model, weights[name]) for name, model in models.items()}
 
     initial_weights = tf_computation(lambda: {name: m.initial_changing_weights() for name, m in models.items()})
-    functions = {"get_model_weights": get_model_weights, "set_model_weights": set_model_weights}
     return build_evaluation_process(
         initial_weights,
         batch_type,
         EvaluationWork(start, run),
         model_distributor,
-        functions if any(m.weight_roles.frozen for m in models.values()) else None,
+        {"get_model_weights": get_model_weights, "set_model_weights": set_model_weights},
     )
 
 
@@ -107,7 +109,7 @@ def build_fed_multi_model_eval_from_processes(eval_processes: Sequence[LearningP
         eval_processes: at least two and at most 52, such as `build_fed_eval` makes; all take the same batches.
     Raises:
         InvalidValue: there are too few or too many.
-        TypeMismatch: they take different batches.
+        TypeMismatch: they take different batches, or one is no `LearningProcess`.
     Example:
         >>> one = fc.learning.algorithms.build_fed_eval(model_fn)
         >>> both = fc.learning.algorithms.build_fed_multi_model_eval_from_processes([one, one])
@@ -116,6 +118,9 @@ def build_fed_multi_model_eval_from_processes(eval_processes: Sequence[LearningP
         np.int64(5)
     """
     processes = dict(zip(_letters("eval_processes", eval_processes, at_least=2), eval_processes, strict=True))
+    for index, process in enumerate(eval_processes):
+        if not isinstance(process, LearningProcess):
+            raise TypeMismatch(f"eval_processes[{index}] is no LearningProcess, but {brief(process)}")
     data_types = {name: process.next.module.main.parameters[1].type for name, process in processes.items()}
     _check_same_batches("eval_processes", data_types)
 
@@ -125,6 +130,21 @@ def build_fed_multi_model_eval_from_processes(eval_processes: Sequence[LearningP
         }
         return federated_zip(LearningAlgorithmState(**parts, round=states["a"].round, seed=states["a"].seed))
 
+    def model_state(state: Any, name: str, part_of: Callable[[Any, str], Any]) -> LearningAlgorithmState:
+        """The state of one model; `part_of(value, name)` is the field of a struct, traced or of arrays."""
+        parts: dict[str, Any] = {part: part_of(getattr(state, part), name) for part in _PARTS_BY_MODEL}
+        return LearningAlgorithmState(**parts, round=state.round, seed=state.seed)
+
+    def get_model_weights(state: LearningAlgorithmState) -> dict[str, ModelWeights]:
+        return {n: process.get_model_weights(model_state(state, n, getitem)) for n, process in processes.items()}
+
+    def set_model_weights(state: LearningAlgorithmState, weights: Mapping[str, ModelWeights]) -> LearningAlgorithmState:
+        _check_letters_of(weights, processes)
+        states = {
+            n: process.set_model_weights(model_state(state, n, getitem), weights[n]) for n, process in processes.items()
+        }
+        return state.replace(global_model_weights={n: s.global_model_weights for n, s in states.items()})
+
     @federated_computation
     def initialize() -> Value:
         return join_states({name: process.initialize() for name, process in processes.items()})
@@ -133,10 +153,7 @@ def build_fed_multi_model_eval_from_processes(eval_processes: Sequence[LearningP
     def evaluation_round(state: Value, data: Value) -> LearningProcessOutput:
         outputs: dict[str, Any] = {}
         for name, process in processes.items():
-            parts: dict[str, Any] = {part: _part(getattr(state, part), name) for part in _PARTS_BY_MODEL}
-            parts |= {"round": state.round, "seed": state.seed}
-            model_state = federated_zip(LearningAlgorithmState(**parts))
-            outputs[name] = process.next(model_state, data)
+            outputs[name] = process.next(federated_zip(model_state(state, name, _part)), data)
         metrics = {
             part: federated_zip({name: output.metrics[part] for name, output in outputs.items()})
             for part in ("distributor", "client_work", "aggregator", "finalizer")
@@ -144,7 +161,7 @@ def build_fed_multi_model_eval_from_processes(eval_processes: Sequence[LearningP
         new_state = join_states({name: output.state for name, output in outputs.items()})
         return LearningProcessOutput(new_state, federated_zip(metrics))
 
-    return LearningProcess(initialize, evaluation_round)
+    return LearningProcess(initialize, evaluation_round, get_model_weights, set_model_weights)
 
 
 def _letters(argument: str, entries: Sequence, *, at_least: int) -> str:
@@ -157,6 +174,14 @@ def _letters(argument: str, entries: Sequence, *, at_least: int) -> str:
     if not at_least <= len(entries) <= most:
         raise InvalidValue(f"{argument} has between {at_least} and {most} entries, not {len(entries)}")
     return string.ascii_letters[: len(entries)]
+
+
+def _check_letters_of(weights: Any, letters: Iterable[str]) -> None:
+    """Refuses the user's weights unless they are a dict with those of each model, by its letter."""
+    is_dict = isinstance(weights, Mapping)
+    if not is_dict or set(weights) != set(letters):
+        other = f"of {', '.join(map(str, weights)) or 'none'}" if is_dict else brief(weights)
+        raise TypeMismatch(f"set_model_weights takes a dict of the weights of {', '.join(letters)}, not {other}")
 
 
 def _part(value: Value, name: str) -> Value:
