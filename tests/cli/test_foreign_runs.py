@@ -88,6 +88,22 @@ def test_a_checkpoint_of_holes_is_not_read(foreign):
     assert f"has {2**40} bytes, but" in result.output
 
 
+def test_a_checkpoint_of_another_version_is_a_row_beside_the_others(foreign):
+    run = foreign()
+    manager = FileProgramStateManager(run / "checkpoints")
+    asyncio.run(manager.save({"round": np.int32(2)}, 2))
+    manifest = run / "checkpoints" / "program_state_2.json"
+    content = json.loads(manifest.read_text())["content"]
+    manifest.write_bytes(_manifest(content | {"format": 99}))
+
+    result = command("show", run)
+
+    assert result.exit_code == 0, result.output
+    assert "bytes, whole" in result.output
+    assert "bytes, the program state has format 99; this version of fedcore reads" in result.output
+    assert "numpy  1.0" in result.output
+
+
 def test_a_checkpoint_that_is_longer_than_its_manifest_says_is_not_read(foreign):
     run = foreign()
     with (run / "checkpoints" / "program_state_1.safetensors").open("ab") as file:

@@ -116,6 +116,16 @@ def test_a_key_is_its_owners_and_is_not_overwritten(fedcore):
     assert "is there already" in fedcore("site", "key", "key.pem", code=2)
 
 
+def test_a_key_is_not_written_over_a_public_key_or_into_no_folder(fedcore):
+    Path("north.pub").write_text("of another key")
+
+    assert "north.pub is there already" in fedcore("site", "key", "north.pem", code=2)
+    assert "south.pub is the name of the public key" in fedcore("site", "key", "south.pub", code=2)
+    assert "keys is no folder" in fedcore("site", "key", "keys/north.pem", code=2)
+    assert not Path("north.pem").exists()
+    assert Path("north.pub").read_text() == "of another key"
+
+
 def test_the_log_of_a_site_says_what_left(fedcore):
     log = SiteLog(Path("site.log"))
     log.write("ran", plan="0" * 64, clients=3, bits=64, seconds=0.1, sent=["total : int64"], masked=True)

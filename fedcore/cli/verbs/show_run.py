@@ -10,7 +10,7 @@ import click
 from fedcore.cli.json_values import as_json
 from fedcore.cli.origin import changes_since
 from fedcore.cli.runs import Run, read_run
-from fedcore.errors import printable
+from fedcore.errors import InvalidValue, printable
 from fedcore.ir.regular_files import check_inside
 from fedcore.program import FileProgramStateManager, ProgramStateDamagedError
 from fedcore.program.run_directory import CHECKPOINTS
@@ -73,7 +73,8 @@ def _print(title: str, values: dict[str, Any]) -> None:
 def _checkpoints(directory: Path) -> dict[str, Any]:
     """The checkpoints of a training, and the versions and settings (`surroundings`) that wrote the newest whole one.
 
-    Types: {checkpoints: [{round, bytes, state}, …]; surroundings: {name: text}}; the state is `whole`, or the damage.
+    Types: {checkpoints: [{round, bytes, state}, …]; surroundings: {name: text}}; the state is `whole`, or why it
+    cannot be read.
     """
     if not (directory / CHECKPOINTS).is_dir():
         return {"checkpoints": [], "surroundings": {}}
@@ -85,7 +86,7 @@ def _checkpoints(directory: Path) -> dict[str, Any]:
         try:
             surroundings = texts_of(manager.check(version), "surroundings")
             state = "whole"
-        except ProgramStateDamagedError as error:
+        except (ProgramStateDamagedError, InvalidValue) as error:  # InvalidValue: of another version of fedcore
             state = str(error)
         checkpoints.append({"round": version, "bytes": manager.size_bytes(version), "state": printable(state)})
     return {"checkpoints": checkpoints, "surroundings": surroundings}

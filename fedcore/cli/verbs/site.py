@@ -166,8 +166,14 @@ def key(file: Path) -> None:
     Examples:
       fedcore site key north.pem
     """
-    if file.exists():
-        raise click.BadParameter(f"{file} is there already", param_hint="KEY.pem")
+    public = file.with_suffix(".pub")
+    if public == file:
+        raise click.BadParameter(f"{file} is the name of the public key", param_hint="KEY.pem")
+    for path in (file, public):
+        if path.exists():
+            raise click.BadParameter(f"{path} is there already", param_hint="KEY.pem")
+    if not file.parent.is_dir():
+        raise click.BadParameter(f"{file.parent} is no folder", param_hint="KEY.pem")
     with quiet_start():
         from fedcore.deployment.site_sums import write_key
     click.echo(write_key(file))
