@@ -9,6 +9,7 @@ import bisect
 import contextlib
 import errno
 import functools
+import io
 import itertools
 import os
 import secrets
@@ -354,7 +355,7 @@ class SQLiteClientStates(ClientStates):
                     row[:] = np.frombuffer(entry.content, np.uint8)
                 elif entry.slot is not None:
                     file.seek(entry.slot * len(row))
-                    if file.readinto(row) < len(row) or zlib.crc32(row.data) != entry.checksum:
+                    if not _read_whole(file, row.data) or zlib.crc32(row.data) != entry.checksum:
                         break
                 intact += 1
         if not intact:
@@ -441,6 +442,16 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
         database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = FULL")
     return database
+
+
+def _read_whole(file: io.RawIOBase, buffer: memoryview) -> bool:
+    """Fills a buffer from a file that may read less than is asked for, as of more than 2 GiB; false where it ends."""
+    while buffer:
+        count = file.readinto(buffer)
+        if not count:
+            return False
+        buffer = buffer[count:]
+    return True
 
 
 def _has_slots(database: sqlite3.Connection) -> bool:

@@ -1,10 +1,12 @@
 """The store of client states in SQLite: slots, kills, files that are torn, several processes, earlier databases."""
 
+import io
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -101,6 +103,19 @@ def test_reading_ahead_gives_the_first_states_in_order(states, monkeypatch):
     monkeypatch.setattr("fedcore.program.sqlite_client_states.MAX_READ_BYTES", 130)
     assert [int(s.number) for s in states.read_ahead([4, 3, 0])] == [401, 302]
     assert states.missing([3, 11, 5, "3"]) == {11, "3"}
+
+
+def test_a_slot_is_read_whole_where_the_system_reads_a_part(states, monkeypatch):
+    class Part(io.FileIO):
+        def readinto(self, buffer):
+            return super().readinto(memoryview(buffer)[:7])
+
+    save(states, range(3), 1)
+    open_ = Path.open
+    monkeypatch.setattr(
+        Path, "open", lambda self, mode="r", *a, **k: Part(self, mode) if mode == "rb" else open_(self, mode, *a, **k)
+    )
+    assert numbers(states) == {0: 1, 1: 101, 2: 201}
 
 
 def test_slots_are_used_again(states, path):
