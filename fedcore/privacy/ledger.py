@@ -108,15 +108,15 @@ class Ledger:
         mechanism = mechanism_of_state(private)
         size = self._round_size(private, cohort, self._first + len(self._rounds))
         added = [*self._rounds, Round(mechanism, size)]
-        account(added, self.participation, self._first)  # raises if it does not cover the new round, before it is added
+        accounted = account(added, self.participation, self._first)  # raises if it does not cover the new round
         self._rounds, self._states = added, [*self._states, count]
-        return self._as_row(mechanism)
+        return self._as_row(mechanism, accounted)
 
-    def _as_row(self, mechanism: Mechanism) -> dict[str, Any]:
-        """The result of `record`, for a round with this mechanism."""
+    def _as_row(self, mechanism: Mechanism, accounted: Accounted) -> dict[str, Any]:
+        """The result of `record`, for a round with this mechanism, and all recorded rounds."""
         return {
             "round": len(self._rounds),
-            "epsilon": self.epsilon(),
+            "epsilon": epsilon_of(accounted, self.delta),
             "delta": self.delta,
             "noise_multiplier": mechanism.noise_multiplier,
         }
@@ -162,7 +162,7 @@ class Ledger:
             earlier, mechanism=mechanism, cohort=max(size, earlier.cohort), releases=earlier.releases + 1
         )
         self._rounds = [*self._rounds[: count - 1], added, *self._rounds[count:]]
-        return self._as_row(mechanism)
+        return self._as_row(mechanism, self._account())
 
     def rounds_of_noise(self, state: Any) -> int:
         """How many rounds of noise a state has done."""
@@ -272,8 +272,9 @@ class Ledger:
         if not self._rounds:
             return f"<Ledger of no round, {self.participation}>"
         accounted = self._account()
+        epsilon = epsilon_of(accounted, self.delta)
         return (
-            f"<Ledger of {len(self._rounds)} rounds: epsilon {self.epsilon():.4g} at delta {self.delta:g}, "
+            f"<Ledger of {len(self._rounds)} rounds: epsilon {epsilon:.4g} at delta {self.delta:g}, "
             f"{accounted.sampling}; the worlds differ in whether {accounted.worlds}>"
         )
 
