@@ -146,7 +146,7 @@ def _metric_names(metrics: Any) -> list[str] | None:
         return None
     if isinstance(metrics, str):
         raise TypeMismatch(f'metrics is a list of names, not a text\n  fix: metrics=["{metrics}"]')
-    names = list(metrics) if isinstance(metrics, Iterable) else [None]
+    names: list[Any] = list(metrics) if isinstance(metrics, Iterable) else [None]
     if not all(isinstance(name, str) for name in names):
         raise TypeMismatch(f"metrics is a list of names, not {brief(metrics)}")
     return names
