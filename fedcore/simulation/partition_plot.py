@@ -61,13 +61,14 @@ def plot(labels: ArrayLike, parts: Parts, *, title: str = "", axes: Any = None) 
     shades = [colors(i if len(names) <= _MANY_LABELS else i / (len(names) - 1)) for i in range(len(names))]
     clients = np.arange(len(parts))
     bottom = np.zeros(len(parts))
+    handles: list[Any] = []
     for name, shade, height in zip(names, shades, np.transpose(counts_by_client), strict=True):
         top = bottom + height
         if len(parts) <= _MANY_BARS:
-            axes.bar(clients, height, 0.9, bottom=bottom, color=shade, label=str(name))
+            handles.append(axes.bar(clients, height, 0.9, bottom=bottom, color=shade, label=str(name)))
         else:
             edges = np.arange(len(parts) + 1) - 0.5
-            axes.stairs(top, edges, baseline=bottom, fill=True, color=shade, label=str(name))
+            handles.append(axes.stairs(top, edges, baseline=bottom, fill=True, color=shade, label=str(name)))
         bottom = top
 
     axes.set_xlim(-0.6, len(parts) - 0.4)
@@ -82,10 +83,9 @@ def plot(labels: ArrayLike, parts: Parts, *, title: str = "", axes: Any = None) 
     axes.set_title(title or f"{bottom.sum():,.0f} examples at {len(parts):,} clients", fontsize=10, loc="left")
     if len(names) <= _MANY_LABELS:
         columns = 1 if len(names) <= 10 else 2
-        handles, texts = axes.get_legend_handles_labels()
-        axes.legend(  # from the top, as the bars are stacked
+        legend = axes.legend(  # from the top, as the bars are stacked
             handles[::-1],
-            texts[::-1],
+            [*map(str, range(len(handles)))],
             title="label",
             ncols=columns,
             fontsize=8,
@@ -93,6 +93,9 @@ def plot(labels: ArrayLike, parts: Parts, *, title: str = "", axes: Any = None) 
             loc="upper left",
             bbox_to_anchor=(1.0, 1.0),
         )
+        for text, name in zip(legend.get_texts(), names[::-1], strict=True):
+            text.set_text(str(name))  # here, since older versions of matplotlib leave out labels that begin with _
+            text.set_parse_math(False)  # a $ is a dollar
     else:
         mappable = matplotlib.cm.ScalarMappable(matplotlib.colors.Normalize(0, len(names) - 1), colors)
         bar = axes.figure.colorbar(mappable, ax=axes, label="label")

@@ -285,6 +285,8 @@ def test_weights_of_several_models_are_those_of_each(from_processes):
 def test_several_evaluations_are_processes_of_learning():
     with pytest.raises(TypeMismatch, match=r"eval_processes\[1\] is no LearningProcess, but 3"):
         algorithms.build_fed_multi_model_eval_from_processes([algorithms.build_fed_eval(line()), 3])
+    with pytest.raises(TypeMismatch, match="model_fns is a list, not "):
+        algorithms.build_fed_multi_model_eval(line())
 
 
 def test_several_models_take_the_same_batches():

@@ -134,6 +134,13 @@ def test_the_plot_shows_each_clients_examples_by_label(classes, clients, tmp_pat
         assert [text.get_text() for text in axes.get_legend().get_texts()] == [str(i) for i in range(classes)][::-1]
 
 
+def test_the_legend_of_the_plot_has_labels_that_begin_with_an_underscore():
+    axes = partition.plot(["_silence_", "$1", "yes"], [np.array([0, 1, 2])])
+    texts = axes.get_legend().get_texts()
+    assert [text.get_text() for text in texts] == ["yes", "_silence_", "$1"]
+    assert not any(text.get_parse_math() for text in texts)
+
+
 def test_the_plot_goes_on_the_axes_that_are_given():
     from matplotlib.figure import Figure
 

@@ -168,8 +168,11 @@ def _letters(argument: str, entries: Sequence, *, at_least: int) -> str:
     """The names of the models, a letter for each of the entries of the user's argument.
 
     Raises:
+        TypeMismatch: the argument is no list.
         InvalidValue: there are too few entries or too many.
     """
+    if not isinstance(entries, Sequence):
+        raise TypeMismatch(f"{argument} is a list, not {brief(entries)}")
     most = len(string.ascii_letters)
     if not at_least <= len(entries) <= most:
         raise InvalidValue(f"{argument} has between {at_least} and {most} entries, not {len(entries)}")
