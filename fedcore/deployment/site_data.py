@@ -223,7 +223,7 @@ def _build_element(arrays: Mapping[str, np.ndarray], type_: Type, path: str = ""
 
 
 def _as_dtype(column: np.ndarray, type_: TensorType, name: str) -> np.ndarray:
-    """The column in a dtype, if no value changes; floats may be rounded.
+    """The column in a dtype, if no value changes; floats may be rounded, but not to infinity.
 
     Raises:
         TypeMismatch: a value does not convert. It is counted and not quoted.
@@ -240,8 +240,9 @@ def _as_dtype(column: np.ndarray, type_: TensorType, name: str) -> np.ndarray:
     with np.errstate(invalid="ignore", over="ignore"):
         converted = column.astype(dtype)
         if np.issubdtype(dtype, np.floating):
-            return converted
-        changed = converted.astype(np.float64) != column.astype(np.float64)
+            changed = np.isinf(converted) & np.isfinite(column)
+        else:
+            changed = converted.astype(np.float64) != column.astype(np.float64)
     if changed.any():
         raise TypeMismatch(
             f"the site's column {name} has values that are no {dtype.name}: {int(changed.sum())} of {changed.size}"

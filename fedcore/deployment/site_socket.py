@@ -21,6 +21,9 @@ MAX_CONNECTIONS = 32
 REQUEST_S = 60.0
 """Seconds until a request must have begun after its connection."""
 
+RETRY_S = 1.0
+"""Seconds until the next try where a connection could not be taken, such as for want of files or threads."""
+
 
 @contextlib.contextmanager
 def serving(
@@ -42,7 +45,7 @@ def serving(
     with contextlib.suppress(FileNotFoundError):
         socket.unlink()
     listener = Listener(str(socket), "AF_UNIX", backlog=MAX_CONNECTIONS)
-    places = threading.Semaphore(MAX_CONNECTIONS)
+    places, is_closed = threading.Semaphore(MAX_CONNECTIONS), threading.Event()
 
     def reply(connection: Connection) -> None:
         try:
@@ -53,19 +56,29 @@ def serving(
             places.release()
 
     def accept() -> None:
-        while True:
+        is_failing = False
+        while not is_closed.is_set():
             places.acquire()
+            connection = None
             try:
                 connection = listener.accept()
-            except OSError:  # the listener is closed
-                return
-            threading.Thread(target=reply, args=(connection,), daemon=True).start()
+                threading.Thread(target=reply, args=(connection,), daemon=True).start()
+                is_failing = False
+            except (OSError, RuntimeError) as error:  # the listener is closed, or files or threads have run out
+                places.release()
+                if connection is not None:
+                    connection.close()
+                if not is_failing and not is_closed.is_set():
+                    tell(f"cannot take a connection: {getattr(error, 'strerror', None) or error}; tries again")
+                is_failing = True
+                is_closed.wait(RETRY_S)
 
     threading.Thread(target=accept, daemon=True).start()
     tell(f"listens at {socket}; waits for the requests that a SuperNode passes on")
     try:
         yield Ending()
     finally:
+        is_closed.set()
         listener.close()
 
 

@@ -124,6 +124,13 @@ def test_values_that_would_change_are_refused_without_being_quoted(tmp_path):
         data.dataset(ROWS)
 
 
+def test_numbers_that_a_dtype_has_as_infinite_are_counted(tmp_path):
+    data = read(tmp_path, ["41,1e300,0", "25,-4e38,0", "70,inf,0", "1,3e38,0"])
+
+    with pytest.raises(TypeMismatch, match=r"^the site's column height has values that are no float32: 2 of 4$"):
+        data.dataset(ROWS)
+
+
 def read(folder, rows, data="", elements=ELEMENTS):
     (folder / "table.csv").write_text("\n".join(["age,height,label", *rows]))
     return settings_of(folder, f'file = "table.csv"\n{data}', elements).data
