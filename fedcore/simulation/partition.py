@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcore.errors import InvalidValue
-from fedcore.scalars import random_generator, whole_number
+from fedcore.scalars import random_generator, real_number, whole_number
 from fedcore.simulation.partition_plot import plot as plot
 
 Parts = list[NDArray[np.int64]]
@@ -40,7 +40,7 @@ def dirichlet(labels: ArrayLike, num_clients: int, alpha: float, seed: int = 0) 
     Args:
         alpha: above 0. If the labels are equally frequent, the concentration parameter of each label.
     Raises:
-        ValueError: there are fewer examples than clients, or `alpha` is not above 0.
+        ValueError: there are fewer examples than clients, or `alpha` is not finite and above 0.
     Source:
         Hsu et al. 2019, arXiv:1909.06335, section 3. Their α is `alpha` · K here. The rule for labels that run out is
         not from the paper.
@@ -50,7 +50,7 @@ def dirichlet(labels: ArrayLike, num_clients: int, alpha: float, seed: int = 0) 
         [1, 1]
     """
     n = _num_examples(labels, num_clients)
-    _require_positive("alpha", alpha)
+    alpha = float(real_number("alpha", alpha, above=0))
     rng = random_generator(seed)
     # `left` is int [K]: how many examples of each label are left; they are the first ones of the label's pool.
     _, label_index, left = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
@@ -97,7 +97,7 @@ def quantity_skew(labels: ArrayLike, num_clients: int, alpha: float, seed: int =
     Args:
         alpha: above 0. With a small `alpha` a few clients have nearly all examples; with a large one sizes are equal.
     Raises:
-        ValueError: there are fewer examples than clients, or `alpha` is not above 0.
+        ValueError: there are fewer examples than clients, or `alpha` is not finite and above 0.
     Source:
         Li et al. 2021, arXiv:2102.02079, for quantity skew. The minimum of one example is not from the paper.
     Example:
@@ -105,7 +105,7 @@ def quantity_skew(labels: ArrayLike, num_clients: int, alpha: float, seed: int =
         100
     """
     n = _num_examples(labels, num_clients)
-    _require_positive("alpha", alpha)
+    alpha = float(real_number("alpha", alpha, above=0))
     rng = random_generator(seed)
     shares = rng.dirichlet(np.full(num_clients, alpha))
     return _shuffled_with_shares(rng, n, shares)
@@ -119,7 +119,7 @@ def power_law(labels: ArrayLike, num_clients: int, exponent: float = 1.0, seed: 
     Args:
         exponent: above 0. With 1 the largest client has twice the examples of the second.
     Raises:
-        ValueError: there are fewer examples than clients, or `exponent` is not above 0.
+        ValueError: there are fewer examples than clients, or `exponent` is not finite and above 0.
     Source:
         Zipf's law, for the sizes of Li et al. 2020, arXiv:1812.06127, which follow a power law that the paper leaves
         open. The minimum of one example is not from the paper.
@@ -128,7 +128,7 @@ def power_law(labels: ArrayLike, num_clients: int, exponent: float = 1.0, seed: 
         [121, 160, 240, 479]
     """
     n = _num_examples(labels, num_clients)
-    _require_positive("exponent", exponent)
+    exponent = float(real_number("exponent", exponent, above=0))
     rng = random_generator(seed)
     ranks = rng.permutation(num_clients) + 1.0
     shares = ranks**-exponent
@@ -154,11 +154,6 @@ def _num_examples(labels: ArrayLike, num_clients: int) -> int:
     if not 1 <= whole_number("num_clients", num_clients) <= shape[0]:
         raise InvalidValue(f"cannot give each of {num_clients} clients one of {shape[0]} examples")
     return shape[0]
-
-
-def _require_positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise InvalidValue(f"{name} must be above 0, not {value}")
 
 
 def _even_sizes(n: int, num_clients: int) -> list[int]:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import fedcore as fc
 from fedcore.data import ClientDataset
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, InvalidValue
 from fedcore.simulation.datasets import (
     ClientData,
     FilePerUserClientData,
@@ -239,6 +239,13 @@ def test_a_mixture_takes_each_example_from_one_of_two():
 def test_a_mixture_may_be_of_one(probability, wants):
     a, b = (DATA.create_tf_dataset_for_client(i) for i in "ab")
     assert xs(build_dataset_mixture(a, b, probability)) == wants
+
+
+@pytest.mark.parametrize("probability", [-0.1, 1.5])
+def test_what_is_no_probability_is_refused(probability):
+    a, b = (DATA.create_tf_dataset_for_client(i) for i in "ab")
+    with pytest.raises(InvalidValue, match=f"a_probability is a number from 0 to 1, not {probability}"):
+        build_dataset_mixture(a, b, probability)
 
 
 def test_examples_of_one_label_stay_columnar():

@@ -63,10 +63,10 @@ def test_more_clients_than_examples_is_an_error(split):
         split(np.zeros(3), 4, 0)
 
 
-@pytest.mark.parametrize("alpha", [0, -1.0, float("nan")])
+@pytest.mark.parametrize("alpha", [0, -1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("split", [partition.dirichlet, partition.quantity_skew])
 def test_alpha_must_be_above_zero(split, alpha):
-    with pytest.raises(ValueError, match=f"alpha must be above 0, not {alpha}"):
+    with pytest.raises(ValueError, match=f"alpha is a finite number above 0, not {alpha}"):
         split(np.zeros(9), 3, alpha)
 
 
@@ -107,7 +107,7 @@ def test_sizes_follow_a_power_law():
 
 
 def test_an_exponent_must_be_above_zero():
-    with pytest.raises(ValueError, match="exponent must be above 0, not 0"):
+    with pytest.raises(ValueError, match="exponent is a finite number above 0, not 0"):
         partition.power_law(np.zeros(9), 3, 0)
 
 

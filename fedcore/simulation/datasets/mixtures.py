@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fedcore.errors import InvalidValue, brief
 from fedcore.scalars import real_number, seed_number, whole_number
 from fedcore.simulation.datasets.client_data import ClientData
 
@@ -22,10 +23,10 @@ def build_dataset_mixture(
 
     Args:
         a, b: data sets with one element type.
-        a_probability: of an example of `a`.
+        a_probability: of an example of `a`, from 0 to 1.
         seed: seed of the choices. Default: each iteration draws others.
     Raises:
-        FedcoreError: `a_probability` or `seed` is no number.
+        FedcoreError: `a_probability` is no number from 0 to 1, or `seed` no whole number.
     Example:
         >>> mixture = build_dataset_mixture(tf.data.Dataset.range(5), tf.data.Dataset.range(10, 15), 0.5, seed=1)
         >>> [int(x) % 10 for x in mixture]
@@ -33,7 +34,10 @@ def build_dataset_mixture(
     """
     import tensorflow as tf
 
-    limit = int(real_number("a_probability", a_probability) * _DRAWS)
+    probability = real_number("a_probability", a_probability)
+    if not 0 <= probability <= 1:
+        raise InvalidValue(f"a_probability is a number from 0 to 1, not {brief(probability)}")
+    limit = int(probability * _DRAWS)
     draws = tf.data.Dataset.random(seed=None if seed is None else seed_number("seed", seed))
 
     def pick(first: tf.Tensor, other: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
