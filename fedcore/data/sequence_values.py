@@ -77,7 +77,7 @@ def columns_of(
             note(f"a tf.data.Dataset is iterated in every call: {imported}")
         iterated = DrawnAtCall(value, type_, path)
         return iterated if why_elements_vary(value) else iterated.draw(0)
-    if are_columns(value, type_) or isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+    if are_columns(value, type_) or isinstance(value, str | bytes | set | frozenset) or not hasattr(value, "__iter__"):
         raise no_dataset(value, type_, path)
     for _, leaf in leaves(type_.element):
         if not isinstance(leaf, TensorType):

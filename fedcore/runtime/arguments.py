@@ -118,8 +118,13 @@ def _client_values(value: Any, type_: FederatedType, path: str, sequence: Callab
     """The client values of an argument. Arguments as of `prepare`.
 
     Raises:
-        TypeMismatch: the value has no elements, or is one client's data set or table.
+        TypeMismatch: the value has no elements or no order, or is one client's data set or table.
     """
+    if isinstance(value, set | frozenset):
+        raise TypeMismatch(
+            f"{path} is a client value of type {type_}: give a list with one element per client, "
+            f"not {type(value).__name__}, which has no order and holds equal values once\n  fix: sorted({path})"
+        )
     has_no_elements = (
         isinstance(value, str | bytes | dict) or not hasattr(value, "__iter__") or getattr(value, "ndim", 1) == 0
     )
