@@ -19,6 +19,7 @@ import numpy as np
 
 import fedcore
 from fedcore.compiler.pipeline import registered_passes
+from fedcore.ir.module import Constant
 from fedcore.ir.operations import Intrinsic, registered
 
 _PACKAGES = ("tensorflow", "keras", "numpy", "ml_dtypes")
@@ -165,8 +166,12 @@ class _Walk:
             yield value.python_function
         elif callable(getattr(getattr(value, "module", None), "source_digest", None)):  # a computation
             yield value.module.source_digest()
+        elif isinstance(value, Constant):
+            yield from (value.dtype, value.shape, value.digest())
         elif attrs.has(type(value)) and type(value).__module__.partition(".")[0] == "fedcore":
-            yield repr(value)  # types, placements
+            for field in attrs.fields(type(value)):  # of types, placements, nodes of the IR
+                if field.init and field.eq:  # others are derived, or lines
+                    yield from (field.name, getattr(value, field.name))
         else:
             raise NoDigest
 

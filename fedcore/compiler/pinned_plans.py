@@ -30,15 +30,20 @@ class PinnedPlans:
       - A program never gets a plan that was made for another program.
 
     Args:
-        plans: pairs of a source, for messages, and a plan. Of several plans of a program, the last one counts.
+        plans: pairs of a source, for messages, and a plan.
     Raises:
-        FedcoreError: a plan is not pinned.
+        FedcoreError: a plan is not pinned, or two different plans are pinned for one program.
     """
 
     def __init__(self, plans: Iterable[tuple[str, Module]]) -> None:
         self._plans: dict[str, tuple[str, Module]] = {}  # by digest of the traced program
         for source, plan in plans:
-            self._plans[_program_of(source, plan)] = (source, plan)
+            other_source, other = self._plans.setdefault(_program_of(source, plan), (source, plan))
+            if other != plan:
+                raise FedcoreError(
+                    f"two plans of one program, @{plan.main.name}: which one is to run?\n  {other_source}\n  {source}\n"
+                    "  fix: leave one of them in the directory"
+                )
 
     @classmethod
     def read(cls, path: str | os.PathLike, *, trusted: bool = False) -> "PinnedPlans":
@@ -47,8 +52,8 @@ class PinnedPlans:
         Args:
             trusted: the graphs may hold any operation.
         Raises:
-            FedcoreError: there is no file, a file is not a pinned plan, or its graphs hold operations that are not
-                allowed.
+            FedcoreError: there is no file, a file is not a pinned plan, its graphs hold operations that are not
+                allowed, or two files have different plans of one program.
             TypeMismatch: `path` is no path.
         """
         if not isinstance(path, str | os.PathLike):

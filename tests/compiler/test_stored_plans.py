@@ -18,7 +18,7 @@ from fedcore import context
 from fedcore.compiler import code_digest, compile_module, compiler_pass
 from fedcore.compiler.pipeline import get_pass, registered_passes
 from fedcore.compiler.stored_plans import StoredPlans
-from fedcore.ir import registry
+from fedcore.ir import Constant, registry
 from fedcore.ir.operations import Intrinsic, registered
 
 
@@ -236,6 +236,17 @@ def test_a_kernel_of_a_third_party_shows_in_the_digest(monkeypatch):
         found.add(code_digest.code_digest())
     assert len(found) == 3
     assert None not in found
+
+
+def test_a_constant_has_the_digest_of_its_content_wherever_its_memory_lies():
+    def lines(array):
+        walk = code_digest._Walk()
+        walk.add(Constant.view(array))
+        return walk.lines
+
+    assert lines(np.arange(3.0)) == lines(np.arange(3.0))
+    assert lines(np.arange(3.0)) != lines(np.arange(3.0) + 1)
+    assert lines(np.arange(4.0)) != lines(np.arange(4.0).reshape(2, 2))
 
 
 def test_what_an_operation_declares_shows_in_the_digest(monkeypatch):

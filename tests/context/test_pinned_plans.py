@@ -1,5 +1,7 @@
 """Pinned plans: which program runs by which plan, and what the report says of it."""
 
+import re
+
 import pytest
 import tensorflow as tf
 from elsewhere import module_of
@@ -77,6 +79,20 @@ def test_a_directory_of_plans_and_the_environment_name_them_too(looping, monkeyp
     monkeypatch.setenv("FEDCORE_PLANS", str(looping.parent))
     mean_of_tenths(READINGS)
     assert ran()[1] == 3
+
+
+def test_two_plans_of_one_program_are_refused_with_both_files(looping):
+    copy = looping.parent / "copy.fed"
+    bundle.write(plan_with("vectorize=false,block_size=2"), copy)
+    with fc.use(plans=looping.parent):
+        mean_of_tenths(READINGS)
+    assert ran()[1] == 3
+
+    second = looping.parent / "second.fed"
+    bundle.write(plan_with("vectorize=false,block_size=3"), second)
+    text = f"two plans of one program, @mean_of_tenths: which one is to run?\n  {copy}\n  {second}\n"
+    with pytest.raises(FedcoreError, match=re.escape(text)), fc.use(plans=looping.parent):
+        pass
 
 
 def test_a_plan_is_loaded_and_runs_as_it_is(looping):
