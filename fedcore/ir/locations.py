@@ -19,7 +19,8 @@ from fedcore.errors import FedcoreError, Location
 # With a slash at the end: the folder `fedcore_experiments` beside it is a user's.
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 # Files of libraries that may lie between the user's code and a traced call on the stack.
-_LIBRARIES = re.compile(r"[/\\](site-packages|dist-packages)[/\\]|[/\\]contextlib\.py$|^<")
+_LIBRARIES = re.compile(r"[/\\](site-packages|dist-packages)[/\\]|^<")
+_STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 # Folders of fedcore whose files are written in the language, as a user's are.
 _ALGORITHMS = tuple(
     os.path.join(_PACKAGE, folder, "") for folder in ("aggregators", "analytics", "learning", "privacy", "templates")
@@ -96,7 +97,7 @@ def _owner_of(path: str) -> str:
     """The owner of a source file: "user", "algorithm" for fedcore's algorithms, "generated" by AutoGraph, else ""."""
     if path.startswith(_ALGORITHMS):
         return "algorithm"
-    if path.startswith(_PACKAGE) or _LIBRARIES.search(path):
+    if path.startswith((_PACKAGE, _STANDARD_LIBRARY)) or _LIBRARIES.search(path):
         return ""
     return "generated" if os.path.basename(path).startswith("__autograph_generated_file") else "user"
 
