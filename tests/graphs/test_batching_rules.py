@@ -25,6 +25,29 @@ def test_clients_without_rows_reduce_to_the_neutral_element():
     assert np.isnan(mean[SIZES.index(0)]).all()
 
 
+LONGEST = max(SIZES)
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "operands"),
+    [
+        ("BatchMatMulV2", F, [rows(2, 3), constant(np.ones((LONGEST, 3, 2)), np.float32)]),
+        ("BatchMatMulV2", F, [constant(np.ones((LONGEST, 3, 2)), np.float32), rows(2, 3)]),
+        ("GatherV2", {"batch_dims": 1}, [rows(3), constant(np.zeros((LONGEST, 1))), constant(1)]),
+        ("AddV2", F, [rows(3), constant(np.ones((LONGEST, 3)), np.float32)]),
+    ],
+)
+def test_a_batch_beside_a_constant_axis_of_its_padded_size_is_refused(op, attributes, operands):
+    with pytest.raises(NoBatchingRule, match="one operand has a batch where another has an axis of constant size"):
+        evaluated(op, attributes, operands)
+
+
+def test_a_batch_of_matrices_beside_a_single_matrix():
+    x, y = rows(2, 3), np.ones((1, 3, 2), np.float32)
+    ((product, _),) = evaluated("BatchMatMulV2", F, [x, constant(y, np.float32)])
+    np.testing.assert_allclose(product[0], x.array[0] @ y, rtol=1e-5)
+
+
 # --- shapes ---
 
 

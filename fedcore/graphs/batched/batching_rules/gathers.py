@@ -84,8 +84,11 @@ def _padded_axis_after_gather(
         batch_dims: number of leading axes that both operands share.
         rank: number of axes of one client's indices; these stand in the result in the place of the gathered axis.
     Raises:
-        NoBatchingRule: the result would have two batch axes.
+        NoBatchingRule: the result would have two batch axes, or one operand has a batch along an axis that both share.
     """
+    shared_axes = range(batch_dims)
+    if len({v.padded_axis if v.padded_axis in shared_axes else None for v in (params, indices)}) > 1:
+        raise NoBatchingRule(node.op, "one operand has a batch where another has an axis of constant size")
     axes = set()
     if indices.padded_axis is not None:
         shifted = (
