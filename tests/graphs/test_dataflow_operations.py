@@ -16,6 +16,7 @@ FLAGS = np.array([True, False])
 
 PROGRAMS = {
     "operators": lambda x, n, f: [x + 1, 2 - x, x * x, x / 3, -x, n // 2, n % 2, n / 2, ~f, f & f, f | ~f],
+    "operators of bits": lambda x, n, f: [~n, n ^ 3, n & 3, n | 4, f ^ f[::-1], f ^ True],
     "comparisons": lambda x, n, f: [x < 0, x <= 0, x > 0.5, n >= 1, ops.equal(n, 1)],
     "subscripts": lambda x, n, f: [x[0], x[..., 1], x[:, None, 1:], x[:, ::2], x[1:, :2, 3], n[0, n[0, 2] :]],
     "shapes": lambda x, n, f: [
@@ -135,6 +136,12 @@ PAIRS = {
     ),
 }
 """Programs of regions only, each with its twin of TensorFlow's operations for the arguments of the tests."""
+
+
+@pytest.mark.parametrize("operator", [lambda x: ~x, lambda x: x ^ x, lambda x: x & x, lambda x: x | 1.0])
+def test_a_logical_operator_refuses_floats(operator):
+    with pytest.raises(TypeError, match=r"^[~^&|] takes bools or integers, not float32$"):
+        new_region([(tf.float32, [2])], lambda x: [operator(x)])
 
 
 def inside(program, twin, *shapes):

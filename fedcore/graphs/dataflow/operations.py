@@ -623,22 +623,34 @@ def _operator(op: str) -> Callable:
     return lambda x, y: operation(op, *_pair(x, y))
 
 
-def _logical(op: str) -> Callable:
-    """The function of a logical operator: of bools, or of the bits of integers."""
-    return lambda x, y: operation(f"{'Logical' if value(x).dtype == tf.bool else 'Bitwise'}{op}", *_pair(x, y))
+def _logical(symbol: str, op_of_bools: str, op_of_integers: str) -> Callable:
+    """The function of a logical operator: of bools, or of the bits of integers.
+
+    It raises TypeError for other dtypes, as TensorFlow does.
+    """
+
+    def add_operation(x: Operand, *others: Operand) -> Value:
+        operands = _pair(x, *others) if others else (value(x),)
+        dtype = operands[0].dtype
+        if dtype != tf.bool and not dtype.is_integer:
+            raise TypeError(f"{symbol} takes bools or integers, not {dtype.name}")
+        return operation(op_of_bools if dtype == tf.bool else op_of_integers, *operands)
+
+    return add_operation
 
 
 OPERATORS.update(
     {
         **{symbol: _operator(op) for symbol, op in (("+", "AddV2"), ("-", "Sub"), ("*", "Mul"), ("//", "FloorDiv"))},
         **{symbol: _operator(op) for symbol, op in (("<", "Less"), ("<=", "LessEqual"), (">", "Greater"))},
-        **{symbol: _logical(op) for symbol, op in (("&", "And"), ("|", "Or"))},
+        "&": _logical("&", "LogicalAnd", "BitwiseAnd"),
+        "|": _logical("|", "LogicalOr", "BitwiseOr"),
+        "^": _logical("^", "NotEqual", "BitwiseXor"),
+        "~": _logical("~", "LogicalNot", "Invert"),
         ">=": _operator("GreaterEqual"),
-        "^": _operator("BitwiseXor"),
         "%": _operator("FloorMod"),
         "/": divide,
         "neg": lambda x: operation("Neg", x),
-        "~": lambda x: operation("LogicalNot", x),
         "[]": _subscript,
     }
 )

@@ -64,9 +64,9 @@ def product(
     if len(batch_axes) > 1:
         raise NoBatchingRule(node.op, "the result would have two batch axes")
     padded_axis, entries_per_row = next(iter(batch_axes), (None, 1))
-    if padded_axis is not None and padded_axis < rank - 2:  # the operands share this axis
-        if any(v.padded_axis is None and evaluation.shape(v)[padded_axis] != 1 for v in (x, y)):
-            raise NoBatchingRule(node.op, "one operand has a batch where another has an axis of constant size")
+    constant_shapes = [evaluation.shape(v) for v in (x, y) if v.padded_axis is None]
+    if padded_axis is not None and padded_axis < rank - 2 and any(s[padded_axis] != 1 for s in constant_shapes):
+        raise NoBatchingRule(node.op, "one operand has a batch where another has an axis of constant size")
     is_contracted = x.padded_axis == inner_x, y.padded_axis == inner_y
     if any(is_contracted):
         if not all(is_contracted) or x.entries_per_row != y.entries_per_row:
