@@ -18,7 +18,7 @@ from fedcore import context
 from fedcore.compiler import code_digest, compile_module, compiler_pass
 from fedcore.compiler.pipeline import get_pass, registered_passes
 from fedcore.compiler.stored_plans import StoredPlans
-from fedcore.ir import Constant, registry
+from fedcore.ir import Constant, Operation, registry
 from fedcore.ir.operations import Intrinsic, registered
 
 
@@ -241,7 +241,8 @@ def test_a_kernel_of_a_third_party_shows_in_the_digest(monkeypatch):
 def test_a_constant_has_the_digest_of_its_content_wherever_its_memory_lies():
     def lines(array):
         walk = code_digest._Walk()
-        walk.add(Constant.view(array))
+        type_ = fc.FederatedType(array.dtype, fc.CLIENTS)
+        walk.add(Operation("x", "literal", (), type_, {"value": Constant.view(array)}))
         return walk.lines
 
     assert lines(np.arange(3.0)) == lines(np.arange(3.0))
