@@ -150,7 +150,9 @@ class ClientWork:
         send: (S -> H), what clients get beside the weights. Default: S.
         advance: (S -> S), at the server, after a round. Default: the state as it is.
         conclude: (<S,R> -> <S,U>), at the server, of the advanced state and R, the mean of the updates that `finish`
-            gives at the clients: the next state and the change of the weights. Default: R is the change U.
+            gives at the clients: the next state and the change of the weights. The default mean is NaN if no client
+            counts: a change of NaN leaves the weights as they were; the state is kept as it is given. Default: R is the
+            change U.
         hyperparameters: names of the fields of S that `LearningProcess.set_hparams` sets.
         measure: H at the server -> metrics by name beside `train`; used while a round is traced.
     """
