@@ -344,6 +344,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
 
         @tf_computation(value_type, TensorType("float32"))
         def clip_value(value: TensorStructure, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor]:
+            """(the clipped value, the bit: 1 if its norm was at most the limit, else 0)."""
             clipped, norm = clip_finite(value, limit)
             return clipped, tf.cast(norm <= tf.cast(limit, norm.dtype), tf.int32)
 
@@ -362,6 +363,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         def recheck_bit(clipped_values: Value) -> Value:
             return recheck(clipped_values[1], zero_or_one)
 
+        # A client may not have clipped. The server clips again what it sees (`rechecking`): no values in secure sums.
         is_rechecked = adds_in_the_clear(values.next)
         release_private_sum = self._release_computation(start.type_signature.result, value_type, size)
 
@@ -375,9 +377,9 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
                 state["next_clip"] = federated_eval(first_clip, SERVER)
             return federated_zip(state)
 
-        def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
+        def body(state: Value, value: Value, _no_weights: tuple[()]) -> MeasuredProcessOutput:
             limit = federated_broadcast(federated_map(lambda private: private.clip, state.private))
-            clipped_values = federated_map(clip_value, (value, limit))
+            clipped_values = federated_map(clip_value, (value, limit))  # (clipped value, bit)
             sum_state = state.sum
             total = values.next(sum_state, recheck_value(clipped_values, limit) if is_rechecked else clipped_values[0])
             next_state: dict[str, Any] = {"sum": total.state}
@@ -385,11 +387,14 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             if is_adaptive:
                 count_state = state["count"]
                 below = recheck_bit(clipped_values) if is_rechecked else clipped_values[1]
+                # The count is centred by half of the clients, so that one client moves it by 1/2 only. In integers,
+                # bits become 1 and -1, and `release_private_sum` halves their sum.
                 centred = tf_computation(TensorType("int32"))(lambda bit: 2 * bit - 1)
                 count = counts.next(count_state, federated_map(centred, below))
                 next_state["count"], arguments = count.state, (*arguments, count.result)
             if holds_next_clip:
                 arguments = (*arguments, state["next_clip"])
+            # (next private state, noisy mean, measurements), in trees with an adaptive clip also the next clip.
             outputs = federated_map(release_private_sum, arguments)
             if holds_next_clip:
                 next_state["next_clip"] = outputs[3]

@@ -147,13 +147,17 @@ def _aligned_lines(left: Module, right: Module, forms: list[dict[str, Hashable]]
 
     Names are the positions in the left module. An operation that only the right module has is named after the operation
     before it, so that the names of later operations do not change.
+
+    Args:
+        forms: `_forms` of the left and of the right module.
     """
     # For each module: name of a graph or function -> its name in the lines.
     names = [{g.name: f"@graph:{g.digest[:12]}" for g in m.graphs} for m in (left, right)]
-    graphs = _pairs_of_graphs(left, right)
+    graphs = _pairs_of_graphs(left, right)  # graph of the right module -> graph of the left one
+    # Graphs that differ have different digests, but get one name: the lines show where their operations differ.
     for name, graph in graphs.items():
         names[0][graph.name] = names[1][name] = symbol(graph.name)
-    pairs = _pairs_of_functions(left, right, forms)
+    pairs = _pairs_of_functions(left, right, forms)  # function of the right module -> function of the left one
     for number, function in enumerate(left.functions):
         names[0][function.name] = "@main" if function is left.main else f"@{number}"
     for number, function in enumerate(right.functions):
@@ -177,7 +181,7 @@ def _aligned_lines(left: Module, right: Module, forms: list[dict[str, Hashable]]
 
 
 def _pairs_of_graphs(left: Module, right: Module) -> dict[str, Graph]:
-    """Graph of the right module -> corresponding graph of the left module, for graphs whose operations differ.
+    """Name of a graph of the right module -> corresponding graph of the left module, if their operations differ.
 
     Graphs correspond by name, or else by type. A graph without bytes corresponds to none.
     """
@@ -222,10 +226,13 @@ def _graph_texts(left: Module, graph: Graph, right: Module, other: Graph) -> tup
 
 
 def _pairs_of_functions(left: Module, right: Module, forms: list[dict[str, Hashable]]) -> dict[str, Function]:
-    """Function of the right module -> corresponding function of the left module.
+    """Name of a function of the right module -> corresponding function of the left module.
 
     Pairs, in order of preference: the main functions, functions that are equal up to names, functions with equal names,
     functions with equal types and placements.
+
+    Args:
+        forms: `_forms` of the left and of the right module.
     """
     pairs = {right.main.name: left.main}
     candidates = list(left.functions[:-1])

@@ -79,10 +79,17 @@ class Computation(HtmlDisplay):
         text and its digest stay.
 
         Args:
-            names: by the name of a struct's element that is a list, the names of the list's elements.
+            names: name of a list -> the names of its elements. A list has the name of the parameter or of the struct's
+                element that it is, at any depth; lists of equal names get equal names of elements.
         Example:
-            >>> total = fc.federated_computation(lambda xs: fc.federated_sum(xs), fc.types.at_clients('float32'))
-            >>> total.with_element_names({'weights': ['kernel', 'bias']}) == total
+            >>> @fc.federated_computation(fc.types.at_clients({'weights': ['float32', 'float32']}))
+            ... def total(update):
+            ...     return fc.federated_sum(update)
+            >>> named = total.with_element_names({'weights': ['kernel', 'bias']})
+            >>> result = named([{'weights': [1.0, 2.0]}])
+            >>> [crossing.tensor for crossing in fc.context.last_report().crossings]
+            ['update.weights/kernel', 'update.weights/bias']
+            >>> named == total
             True
         """
         tuples = {key: tuple(map(str, elements)) for key, elements in names.items()}
@@ -121,7 +128,9 @@ class Computation(HtmlDisplay):
         """Calls the computation from Python.
 
         Args:
-            seed: the seed of this call. Default: as for a call without `invoke`.
+            seed: of the random operations of this call. Default: the next seed of `fc.use`; without one, a drawn seed,
+                which the report has. An argument for a parameter of the computation that is named `seed` is given by
+                position.
         """
         return self._run(args, kwargs, seed)
 
@@ -260,7 +269,9 @@ class PolymorphicComputation(HtmlDisplay):
         """Calls the computation from Python.
 
         Args:
-            seed: the seed of this call. Default: as for a call without `invoke`.
+            seed: of the random operations of this call. Default: the next seed of `fc.use`; without one, a drawn seed,
+                which the report has. An argument for a parameter of the computation that is named `seed` is given by
+                position.
         """
         arguments = _bind(self.__name__, self._signature, args, kwargs)
         return self._for_arguments(arguments).invoke(*arguments, seed=seed)

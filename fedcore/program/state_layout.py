@@ -134,11 +134,16 @@ class _Place:
 
 
 def _leaves(tree: list) -> Iterator[list]:
-    """The nodes of a manifest's tree that have no parts."""
+    """The leaves of a manifest's tree (see `state_files`), in order.
+
+    A node is a list. That of a structure is `[kind, [[key, node], …]]`, its kind one of `STRUCTURES`. All others are
+    leaves, such as `["array", name]` or `["value", None]`.
+    """
     if tree[0] not in STRUCTURES:
         yield tree
         return
-    for _, part in tree[-1]:
+    _, parts = tree
+    for _, part in parts:
         yield from _leaves(part)
 
 

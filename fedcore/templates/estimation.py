@@ -6,7 +6,7 @@ from fedcore.computation import Computation, federated_computation
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import federated_map
 from fedcore.ir import Value
-from fedcore.templates.iterative import IterativeProcess, check_computation, label, state_parameter
+from fedcore.templates.iterative import IterativeProcess, check_computation, check_takes_state, label
 from fedcore.types import FederatedType, Type
 
 
@@ -15,6 +15,8 @@ class EstimationProcess(IterativeProcess):
 
     Types: `initialize : (-> S)`, `next : (<S,…> -> S)`, `report : (S -> R)`.
 
+    Args:
+        next_is_multi_arg: as for an iterative process: whether `next` takes more than the state. Default: it may.
     Raises:
         TypeMismatch: as for an iterative process, or `report` does not take the state alone.
     Example:
@@ -32,7 +34,7 @@ class EstimationProcess(IterativeProcess):
         super().__init__(initialize_fn, next_fn, next_is_multi_arg)
         name = type(self).__name__
         check_computation(name, "report_fn", report_fn)
-        state_parameter(name, "report_fn", report_fn, self.state_type)
+        check_takes_state(name, "report_fn", report_fn, self.state_type)
         if len(report_fn.module.main.parameters) != 1:
             raise TypeMismatch(
                 f"{name}: {label('report_fn', report_fn)} takes the state alone, but has the type "

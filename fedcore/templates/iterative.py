@@ -32,7 +32,7 @@ class IterativeProcess:
                 f"{initialize_fn.type_signature}"
             )
         state = initialize_fn.type_signature.result
-        state_type = state_parameter(name, "next_fn", next_fn, state)
+        state_type = check_takes_state(name, "next_fn", next_fn, state)
         if next_is_multi_arg is not None and next_is_multi_arg != (len(next_fn.module.main.parameters) > 1):
             more = "more than the state" if next_is_multi_arg else "the state alone"
             raise TypeMismatch(
@@ -101,8 +101,14 @@ def check_computation(name: str, role: str, fn: object) -> None:
     raise TypeMismatch(f"{name}: {role} is a computation (see fc.federated_computation), not {brief(fn)}")
 
 
-def state_parameter(name: str, role: str, fn: Computation, state: Type) -> Type:
-    """The type of the first parameter of `fn`, which the type `state` of initialize_fn has to fit."""
+def check_takes_state(name: str, role: str, fn: Computation, state: Type) -> Type:
+    """Checks that the first parameter of `fn` takes a state; returns the parameter's type, which may be more general.
+
+    Args:
+        name: of the process's class, for messages.
+        role: the name of the argument that gave `fn`, such as `next_fn`.
+        state: the type of the result of initialize_fn.
+    """
     parameters = fn.module.main.parameters
     if not parameters:
         raise TypeMismatch(f"{name}: {label(role, fn)} takes no state, but has the type {fn.type_signature}")

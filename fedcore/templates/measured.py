@@ -19,6 +19,8 @@ class MeasuredProcessOutput(NamedTuple):
 class MeasuredProcess(IterativeProcess):
     """An iterative process whose `next` returns a `MeasuredProcessOutput`.
 
+    Args:
+        next_is_multi_arg: as for an iterative process: whether `next` takes more than the state. Default: it may.
     Raises:
         TypeMismatch: as for an iterative process, or `next` returns something else.
     Example:

@@ -200,7 +200,11 @@ def _check_side_by_side(encoder: Encoder, types: list[TensorType], relative_erro
 
 
 def _check_errors(coding: _Coding, values: list[np.ndarray], relative_error: float) -> list[np.ndarray]:
-    """The errors of each value's entries, of its root mean square as 1."""
+    """For each value the errors of its entries, over the value's root mean square; of the value's shape.
+
+    Raises:
+        LawBroken: the mean square of all errors is above `relative_error`.
+    """
     errors, worst = [], (-1.0, "")
     for seed, value in enumerate(values):
         decoded = coding.decoded(value, seed)
@@ -220,10 +224,20 @@ def _check_errors(coding: _Coding, values: list[np.ndarray], relative_error: flo
 
 
 def _check_lean(whose: str, errors: list[np.ndarray], share: float = 0.25) -> None:
-    """Refuses errors whose mean has a share of their mean square, as those of numbers that are always rounded up."""
+    """Refuses errors that lean to one side, as those of numbers that are always rounded up.
+
+    They do if the square of their mean is more than `share` of their mean square, and the mean more than six standard
+    errors from 0: chance refuses no encoder.
+
+    Args:
+        whose: what is decoded with these errors, for the message.
+        errors: of the entries of one value each, as from `_check_errors`. Each value has its mean, and the spread of
+            these means gives the standard error.
+    """
     errors = [error for error in errors if error.size]
     means = np.array([error.mean() for error in errors])
     squares, lean = (np.mean([np.square(e).mean() for e in errors]), means.mean()) if errors else (0.0, 0.0)
+    # Smaller errors than 1e-6 are those of rounding to float32.
     if squares > 1e-12 and lean**2 > share * squares and abs(lean) > 6 * means.std() / math.sqrt(len(means)):
         what = (
             f"the mean error of {whose} is {lean:.3g}, and the root of their mean squared error "
@@ -233,7 +247,12 @@ def _check_lean(whose: str, errors: list[np.ndarray], share: float = 0.25) -> No
 
 
 def _check_truncation(values: list[np.ndarray], errors: list[np.ndarray]) -> None:
-    """Refuses values of one sign whose entries come nearer to 0, beside those that are left out: decoded as 0."""
+    """Refuses an encoder that decodes entries too near to 0. Entries decoded as 0 do not count: it may leave some out.
+
+    Args:
+        values: each of one sign, so that such errors do not cancel.
+        errors: of these values, as from `_check_errors`.
+    """
     nearer = []
     for value, error in zip(np.asarray(values, np.float64), errors, strict=True):
         decoded = value + error * math.sqrt(np.square(value).mean() if value.size else 1.0)

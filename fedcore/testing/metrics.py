@@ -128,7 +128,11 @@ class _Metric:
             self.equal(law, total, self._whole)
 
     def check_sum(self) -> None:
-        """Checks that the first batch leaves room for the second one, in float32, which Keras' own states have."""
+        """Checks that a state of MANY examples, the first batch, still grows by the second batch.
+
+        A narrow dtype would overflow, or round the second batch away. So the state of both batches is compared with
+        the sum of their states in float32 at least: Keras' own states are float32, and its rounding is allowed.
+        """
         both, first, second = (
             tuple(part.astype(np.promote_types(part.dtype, np.float32)) for part in self._state(numbers))
             for numbers in ([0, 1], [0], [1])

@@ -136,7 +136,7 @@ def test_a_client_refuses_terms_by_which_its_holders_could_learn_both_secrets(de
     "settings", [masked(), masked(neighbours=1), masked(neighbours=7), masked(9, 6), masked(20, 11)]
 )
 def test_the_terms_of_every_setting_are_accepted_by_clients(clients, settings):
-    assert Terms.of(settings, clients, LAYOUT).fair
+    assert Terms.of(settings, clients, LAYOUT).protects_secrets
 
 
 def dropped_for_each(graph: dict[int, list[int]], victim: int, threshold: int) -> dict[int, set[int]]:

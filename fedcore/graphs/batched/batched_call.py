@@ -1,7 +1,7 @@
 """Calls a graph for K clients at once, and tests whether a graph can be called so.
 
 The operations of the graph are added to the block being built, by the batching rules; no function is called, except by
-`call_as_function`.
+`call_as_function`. Words: see `batched_value`.
 """
 
 from collections.abc import Callable

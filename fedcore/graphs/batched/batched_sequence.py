@@ -4,6 +4,7 @@ In:  packed rows (see `row_layouts`). Out: for step s a batched element, [width,
 
 Example: width 4, batches of at most 20 rows of 7 features. The element of a step is [4, 20, 7] with padded axis 0.
 `batch_sizes(s)` is int64 [4]; a client that has ended has batch size 0, and its element is any row of the call.
+Words: see `batched_value`.
 """
 
 from collections.abc import Callable

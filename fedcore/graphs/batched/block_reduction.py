@@ -308,10 +308,13 @@ class _FlatLeaves:
 def _merge_tree(merge: Callable, partial: Tensors, present: Value) -> Tensors:
     """Merges partials of blocks, leaves [blocks, …] in the order of `_reverse_bits`, to leaves [1, …].
 
-    If one sibling has no clients, the result is the other sibling.
+    On each level, block i of the first half is merged with block i of the second half, its sibling. If one sibling has
+    no clients, the result is the other sibling.
 
     Args:
-        merge: as `Reduction.merge`.
+        merge: as `Reduction.merge`: (left partials, right partials, both) -> merged partials, leaves [pairs, …].
+            `both` builds bool [pairs], whether both siblings have clients, where an operation of the merge may raise an
+            error on partials of no clients.
         present: bool [blocks], whether a block has clients, in the same order.
     """
     blocks = int(present.shape[0])
@@ -319,7 +322,8 @@ def _merge_tree(merge: Callable, partial: Tensors, present: Value) -> Tensors:
         blocks //= 2
         left, right = ([*half] for half in zip(*(ops.split(t, 2) for t in partial), strict=True))
         left_present, right_present = ops.split(present, 2)
-        merged = merge(left, right, functools.partial(operator.and_, left_present, right_present))
+        both = functools.partial(operator.and_, left_present, right_present)
+        merged = merge(left, right, both)
         partial = select_by_client(left_present, select_rows(right_present, merged, left), right)
         present = left_present | right_present
     return partial

@@ -245,10 +245,12 @@ def tables_of_step(region: Region, carry: Type, first: int) -> dict[int, tuple[i
 def most_changed_rows(
     before: Iterable[Region], others: Iterable[Region], table_rows: int
 ) -> dict[tuple[int, int], int]:
-    """The most rows that a step changes of each table of at least `table_rows` rows: shape -> number.
+    """Shape of a table of at least `table_rows` rows -> the most rows that a training step changes of such tables.
 
-    As many as the gradients of lookups have, whose shapes are static here. Tables of which an operation may make a
-    dense one are left out.
+    This bounds the memory of a client (`client_needs`). A step changes the rows that it looks up: the gradient of a
+    lookup is an UnsortedSegmentSum, with an entry of its second operand for each row that was looked up; V rows if the
+    number of these is not static. The numbers of all lookups in tables of one shape are added up. Shapes are left out
+    of which an operation may make or read a dense table.
 
     Args:
         before: the graphs that run before a client's loop; a table that they compute is a dense one.

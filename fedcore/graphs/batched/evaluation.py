@@ -12,6 +12,8 @@ Each operation is handled by the first of these that applies:
 Example: `x @ w + b` with x [4, 20, 7] (padded axis 0), w [7, 3] shared and b [4, 3]. The rule of MatMul emits a batched
 product [4, 20, 3] with padded axis 0. The rule of AddV2 reshapes b to [4, 1, 3] and adds.
 
+Words: see `batched_value`.
+
 Decision 0006.
 """
 

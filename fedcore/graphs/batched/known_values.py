@@ -4,7 +4,7 @@ An operation whose operands are all known is run eagerly, once for each sampled 
 41 and 62: Shape of a batch [rows, 7] is [20, 7], [41, 7], [62, 7]; its Prod is 140, 287, 434, which is 7 * rows.
 
 The operations that move entries of shapes run in numpy: TensorFlow compiles each operation that runs eagerly for the
-first time, which takes 2 to 5 ms.
+first time, which takes 2 to 5 ms. Words: see `batched_value`.
 """
 
 import numpy as np

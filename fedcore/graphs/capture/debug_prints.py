@@ -61,6 +61,7 @@ def add_print(label: str, location: Location | None, tensor: tf.Tensor, breakpoi
     if prints is not None:
         line = "" if location is None else str(location)
         prints.nodes.add((label, line))
+        # `debug_urls` takes any list of texts; `ClientReplay` reads both from it.
         tf.raw_ops.DebugIdentity(input=tensor, tensor_name=label, debug_urls=[line, breakpoint_number])
 
 

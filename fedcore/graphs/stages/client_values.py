@@ -237,19 +237,20 @@ class ClientReplay:
                 self._note(value)
 
     def _run_node(self, node: Node, operands: list, values: Mapping[RegionValue, tf.Tensor]) -> Sequence:
-        """The results of a node.
+        """The results of a node, which may be a loop, a branch, a print or the read of an element of a sequence.
 
         Args:
+            operands: the values of the node's inputs.
             values: those of the region so far, which the regions of loops and branches may read.
         """
         if node.op == "while":
             test, body = node.regions
-            outer, number = self._iterations, 0
+            outer, iteration = self._iterations, 0
             while bool(self._run_region(test, operands, values)[0]):
                 if not any(_is_element_access(n) for n in body.nodes):  # a loop over elements sets the step instead
-                    self._iterations = (*outer, number)
+                    self._iterations = (*outer, iteration)
                 operands = self._run_region(body, operands, values)
-                self._iterations, number = outer, number + 1
+                self._iterations, iteration = outer, iteration + 1
             return operands
         if node.op == "if":
             condition, *_ = operands
@@ -260,14 +261,16 @@ class ClientReplay:
             branch = branches[int(index) if 0 <= int(index) < len(branches) else -1]
             return self._run_region(self._named[branch], operands, {})
         if node.op == PRINT:
-            label, (line, number), (value,) = node["tensor_name"], node["debug_urls"], operands
-            self._note_printed(
-                Printed(label.decode(), line.decode(), self._step, value, self._iterations, number.decode())
-            )
+            # `debug_prints.add_print` has put the user's line and the number of the breakpoint into `debug_urls`.
+            label, (line, breakpoint_number) = node["tensor_name"], node["debug_urls"]
+            (value,) = operands
+            texts = label.decode(), line.decode()
+            self._note_printed(Printed(*texts, self._step, value, self._iterations, breakpoint_number.decode()))
             return operands
         if _is_element_access(node):
-            number, (_, index) = int(node["f"].name.removeprefix(ACCESS_PREFIX)), operands
-            return flatten(self._sequences[number].element(index))
+            # A call of `fedcore_draw_k(handle, index)` for the k-th sequence of the graph, see `sequence_operands`.
+            sequence_number, (_handle, index) = int(node["f"].name.removeprefix(ACCESS_PREFIX)), operands
+            return flatten(self._sequences[sequence_number].element(index))
         return add_operation(node.op, operands, node.attributes)
 
 

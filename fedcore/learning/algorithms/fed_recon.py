@@ -242,7 +242,8 @@ def _build_reconstruction(model: PartlyLocalModel, optimizer: Optimizer, hparams
         gradients, _, moved, metrics = gradients_of(
             model.whole, whole, model.initial_metrics() | dict(carry.metrics or {}), batch
         )
-        _, local = model.divided(ModelWeights(gradients, moved))  # gradients, beside the weights that layers assigned
+        # The trainable part are gradients, the other part the weights as the layers of L have assigned them.
+        _, local = model.divided(ModelWeights(gradients, moved))
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, local.trainable)
         trained = ModelWeights(model.constrain_local(trainable), local.non_trainable)
         return Steps(trained, _layer_states(metrics), state)
@@ -269,6 +270,9 @@ def _build_training(
 ) -> Computation:
     """`(<W,L,H,B*> -> TrainingResult)`: a client's steps on the global weights W, while the local ones L stay.
 
+    `initial` and the weights in the carry are the changing weights U of W, see `WeightRoles`. `weights` are all of W:
+    `roles.replace` puts the trained U in the place of the received one, beside the frozen weights.
+
     Args:
         hparams_type: H, of which this takes the optimizer's hyperparameters by their names.
     """
@@ -283,7 +287,8 @@ def _build_training(
     def step(carry: Steps, batch: TensorStructure, weights: ModelWeights, local: ModelWeights) -> Steps:
         whole = model.joined(roles.replace(weights, carry.weights), local)
         gradients, _, moved, metrics = gradients_of(model.whole, whole, carry.metrics, batch)
-        shared, _ = model.divided(ModelWeights(gradients, moved))  # gradients, beside the weights that layers assigned
+        # The trainable part are gradients, the other part the weights as the layers of W have assigned them.
+        shared, _ = model.divided(ModelWeights(gradients, moved))
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, shared.trainable)
         trained = ModelWeights(constrained(trainable, model.trainable_constraints), shared.non_trainable)
         return Steps(roles.changing(trained), metrics, state)

@@ -40,7 +40,7 @@ class _Pool:
     dropped, though threads still run.
 
     Args:
-        each: number of threads.
+        each: number of threads that serve the queue; further ones serve one task each, see `_start_threads`.
         name: prefix of the threads' names.
         first: number of the first thread, in its name.
     """
@@ -134,7 +134,11 @@ class _Pool:
         return tasks
 
     def _start(self, target: Callable, *args: object) -> threading.Thread:
-        """Starts a thread. Those beyond `each` are named by the first thread's number and a count, as `worker_4+1`."""
+        """Starts a thread. The first `each` that the pool starts are numbered on from `first`, as `worker_4`.
+
+        Later ones take the place of abandoned threads, or serve a further run while all threads run user code. Their
+        names count them behind the number of the first thread, as `worker_4+1`.
+        """
         further = self._started - self._each + 1
         name = (
             f"{self._name}_{self._first + self._started}" if further <= 0 else f"{self._name}_{self._first}+{further}"
@@ -159,7 +163,10 @@ class _Pool:
             del task
 
     def _perform_one(self, task: _Task) -> None:
-        """Performs a task in a thread beyond `each`, which then ends; another may be needed for a task that waits."""
+        """Performs a task in a thread that was started for its run, see `_start_threads`, and then ends.
+
+        Another such thread may be needed for a task that waits.
+        """
         self._perform(task)
         with self._lock:
             self._start_threads()

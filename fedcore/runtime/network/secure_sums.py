@@ -77,7 +77,6 @@ class NetworkSums:
         self._ask = ask
         self._pool = pool
         self._report = report
-        self._merge = work.merge or ""
         self._leaves = SiteLeaves(work, len(names))
         self._lost: dict[int, str] = {}  # client -> the reason for which it is not in the sum
         self._joined: set[int] = set()  # clients whose masked integers were taken
@@ -234,7 +233,6 @@ class NetworkSums:
         whole = self._leaves.with_sums(partial, server.result())
         self._report.secure_sums.append(
             traffic(
-                self._merge,
                 self._leaves,
                 len(self._names),
                 len(self._joined),

@@ -95,7 +95,7 @@ class MaskedClient:
         terms = self._terms
         if message != terms.packed:
             raise MessageRefused(f"client {self._index} is invited by other terms")
-        if not terms.fair:
+        if not terms.protects_secrets:
             raise MessageRefused(
                 f"client {self._index} is invited by a threshold of {terms.threshold}, with {terms.degree} neighbours "
                 f"of {terms.clients} clients"

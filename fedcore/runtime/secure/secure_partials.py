@@ -84,13 +84,22 @@ class SecureLeaves:
     """The secure leaves of a stage's partial as one vector, in which successive leaves of one modulus are a segment.
 
     Args:
+        work: a stage whose partials are merged, with secure leaves.
         clients: number of clients of the sum.
+
+    Attributes:
+        merge: name of the plan's operation that merges the partials.
+        type: of a partial.
     """
 
     def __init__(self, work: ClientWork, clients: int) -> None:
-        self.type: Type = member_of(work.module.main.types()[work.merge or ""])
+        assert work.merge is not None  # `work.secure` is an attribute of this operation
+        self.merge = work.merge
+        self.type: Type = member_of(work.module.main.types()[self.merge])
         types = tensor_leaves(self.type)
-        self._leaves = {  # by its number among the leaves of the partial; leaves that are OPEN are no secure ones
+        # By the number among the leaves of the partial. `work.secure` has a text for each leaf: the range of a client's
+        # integers, or OPEN for a leaf that is not secure.
+        self._leaves = {
             i: _Leaf.of(types[i], SecureRange.parse(text), clients)
             for i, text in enumerate(work.secure)
             if text != OPEN
@@ -161,7 +170,6 @@ class SecurePartials:
     def __init__(self, settings: Masked, work: ClientWork, clients: int, report: Report) -> None:
         check_number(clients)
         self._report = report
-        self._merge = work.merge or ""
         self._leaves = SecureLeaves(work, clients)
         self._session = Session(settings, clients, self._leaves.layout)
         self._session.start()
@@ -206,9 +214,7 @@ class SecurePartials:
         whole = self._leaves.with_sums(partial, session.finish())
         joined = session.terms.clients - len(session.lost)
         self._report.secure_sums.append(
-            traffic(
-                self._merge, self._leaves, session.terms.clients, joined, session.sent_bytes, session.received_bytes
-            )
+            traffic(self._leaves, session.terms.clients, joined, session.sent_bytes, session.received_bytes)
         )
         return whole
 
@@ -220,7 +226,6 @@ def check_number(clients: int) -> None:
 
 
 def traffic(
-    merge: str,
     leaves: SecureLeaves,
     clients: int,
     joined: int,
@@ -230,9 +235,8 @@ def traffic(
     """The report of a sum.
 
     Args:
-        merge: name of the plan's merge.
         clients, joined: number of the clients that were invited, and of those whose integers are in the sum.
         sent_bytes, received_bytes: phase -> bytes that all clients sent, or got from the server.
     """
     sent, received = ({p: 8 * size for p, size in sizes.items()} for sizes in (sent_bytes, received_bytes))
-    return SecureTraffic(merge, clients, joined, leaves.plain_bits * joined, sent, received)
+    return SecureTraffic(leaves.merge, clients, joined, leaves.plain_bits * joined, sent, received)

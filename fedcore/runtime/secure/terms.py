@@ -34,11 +34,12 @@ class Terms:
     context: bytes = b""
 
     @property
-    def fair(self) -> bool:
-        """Whether a client's holders have too few shares for both of its secrets, since each gives one share only.
+    def protects_secrets(self) -> bool:
+        """Whether a lying server cannot learn both secrets of a client: its masking key and the seed of its own mask.
 
-        The holders are the client and at most `degree` neighbours, in a sparse graph half of them on either side of the
-        ring.
+        Each holder of shares gives a share of one of the two secrets only. The holders are the client and at most
+        `degree` neighbours, so the threshold must be more than half of them, and not more than there are. The graph
+        must be complete, or sparse with half of a client's neighbours on either side of the ring.
         """
         sparse = 0 < self.degree < self.clients - 1 and self.degree % 2 == 0
         complete = 0 < self.degree == self.clients - 1
@@ -52,7 +53,7 @@ class Terms:
             degree = min(settings.degree, clients - 1)
             degree += degree % 2 if degree < clients - 1 else 0  # a ring has as many neighbours on both sides
             threshold = neighbours.complete_threshold(degree + 1) if degree == clients - 1 else (degree + 1) // 2 + 1
-        if settings.threshold is not None:  # within the bounds of `fair`, though fewer clients have come
+        if settings.threshold is not None:  # within the bounds of `protects_secrets`, though fewer clients have come
             threshold = min(max(settings.threshold, (degree + 1) // 2 + 1), degree + 1)
         return cls(clients, degree, threshold, tuple(layout))
 

@@ -1,4 +1,7 @@
-"""Operations that move entries: slices, concatenations, transposes, padding, and their gradients."""
+"""Operations that move entries: slices, concatenations, transposes, padding, and their gradients.
+
+Words: see `batched_value`.
+"""
 
 import numpy as np
 
@@ -135,12 +138,11 @@ def strided_slice_rule(
     end: BatchedValue,
     strides: BatchedValue,
 ) -> BatchedValue:
-    """A slice with bounds that all clients share, which takes the whole batch.
-
-    A shared tensor is sliced as by one client, with the bounds at the padded size.
-    """
+    """A slice whose bounds are the same for all clients; along the padded axis it takes all rows of the batch."""
     padded_axis = _padded_axis_after_slice(evaluation, node, x, evaluation.rank(x), begin, end, strides)
     if not x.batched:
+        # A bound may be computed from the batch size. A shared tensor has the padded size, so the bound is that for a
+        # batch of the padded size: `evaluation.tensor` would give each client's own bound, [K, …].
         known_bounds = [(bound, evaluation.known_value(bound)) for bound in (begin, end, strides)]
         tensors = [
             evaluation.tensor(bound) if bound_value is None else ops.constant(bound_value.at_padded_size)
@@ -165,8 +167,12 @@ def strided_slice_grad_rule(
 ) -> BatchedValue:
     """The gradient of a slice: zeros of the operand's shape, with the gradient in the place of the slice.
 
-    The shape gets the client axis in front, and the bounds take all clients.
+    The shape gets the client axis in front, and the bounds take all clients. Without a padded axis the shape may be
+    computed by the graph; with one it has to be known, since it tells which axis is the batch.
 
+    Args:
+        shape: of the sliced operand of one client.
+        dy: the gradient of the slice.
     Raises:
         NoBatchingRule: the shape depends on a client's data, or the batch is along another axis in the gradient.
     """
@@ -190,7 +196,7 @@ def strided_slice_grad_rule(
 
 
 def _bounds_with_client_axis(evaluation: BatchedEvaluation, node: Node, *bounds: BatchedValue) -> tuple[list, dict]:
-    """(operands, attributes) of a strided slice of a tensor with a client axis, which the slice takes whole.
+    """(operands, attributes) of a strided slice of a tensor [K, …]; the slice takes all K clients.
 
     The bounds get an entry for the client axis in front: begin 0, end 0, which the end mask overrules, stride 1. Each
     mask has a bit for each entry, so it is shifted by one.
@@ -226,7 +232,7 @@ def _padded_axis_after_slice(
     end: BatchedValue,
     strides: BatchedValue,
 ) -> int | None:
-    """The padded axis after a strided slice that takes the whole batch, with bounds that all clients share.
+    """The padded axis after a strided slice that takes all rows of the batch, with equal bounds for all clients.
 
     The bounds have an entry for each part of the index, such as `x[:, None, ..., 0]`: an indexed axis, a new axis, or
     an ellipsis, which stands for all axes that no other part indexes. Parts are read in order; `axis` is the next axis

@@ -1,6 +1,7 @@
 """Nested functions: calls, assertions, branches and loops.
 
 All clients of a group take the same branch and the same number of iterations; otherwise there is no batching rule.
+Words: see `batched_value`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -2,6 +2,8 @@
 
 Operands of gradients: `dy` is the gradient of the operation's result, `sizes` or `shape` the shape of the result.
 
+Words: see `batched_value`.
+
 Decision 0180.
 """
 

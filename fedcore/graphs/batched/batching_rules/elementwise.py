@@ -5,6 +5,8 @@ remainder of a buffer, behind its last whole vector register, by scalar ones. So
 registers, *packets* (`BatchedEvaluation.apply_in_packets`): bits then do not depend on the number of clients.
 
 `aligned` gives operands equal numbers of axes, and a value without a tensor that has the axes of the result.
+
+Words: see `batched_value`.
 """
 
 from collections.abc import Sequence

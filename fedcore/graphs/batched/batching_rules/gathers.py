@@ -1,4 +1,7 @@
-"""Gathers, searches in sorted rows, scatters and segment sums: embeddings and their gradients, and tables."""
+"""Gathers, searches in sorted rows, scatters and segment sums: embeddings and their gradients, and tables.
+
+Words: see `batched_value`.
+"""
 
 import attrs
 import numpy as np

@@ -1,6 +1,10 @@
 """Rules for low-rank matrices: products, sums, multiples by one number a client, and a choice between matrix and zeros.
 
-A rule returns None where it does not apply; the batching rule then gets the dense matrices.
+Two kinds of matrices stand in the field `low_rank` of a `BatchedValue`: a `LowRank` of K clients, a sum of products of
+factors; and `ChangedRows`, its subclass, a table such as an embedding of which one client has changed few rows. The
+shapes of such kernels and tables stand in `evaluation.low_rank_shapes` and `evaluation.table_shapes`.
+
+A rule returns None where it does not apply; the batching rule then gets the dense matrices. Words: see `batched_value`.
 """
 
 import tensorflow as tf
@@ -22,19 +26,19 @@ def identity_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) ->
 
 @low_rank_rule("MatMul")
 def mat_mul_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue | None:
-    """A product with a low-rank matrix is dense. The product of two batches over their rows, a gradient, is low-rank.
+    """x @ y: dense if y is a low-rank kernel, low-rank if it is the gradient x^T y of one, whose factors are x and y.
 
-    Only gradients of the shapes of low-rank kernels stay factors; other small products are computed at once.
+    A gradient of a kernel is a product of two batches that sums over their rows.
     """
     if isinstance(x.low_rank, ChangedRows) or isinstance(y.low_rank, ChangedRows):
-        return None
+        return None  # a product reads all rows of the table
     transpose_x, transpose_y = node.get("transpose_a", False), node.get("transpose_b", False)
     if x.low_rank is None and evaluation.clients == 1 and not x.batched:
         return _one_client_product(evaluation, x, y, transpose_x=transpose_x, transpose_y=transpose_y)
     if x.low_rank is not None or not x.batched:
-        return None
+        return None  # `product_with` takes an x [K, rows, n] to the left of the low-rank matrix
     if y.low_rank is not None:
-        if transpose_x or x.padded_axis == 1:
+        if transpose_x or x.padded_axis == 1:  # axis 1 would be summed over, with the padded rows
             return None
         tensor = y.low_rank.product_with(evaluation.tensor(x), transposed=transpose_y)
         return BatchedValue(tensor, True, x.padded_axis, x.entries_per_row, padding=product_padding((x, y)))
@@ -42,7 +46,7 @@ def mat_mul_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: 
         return None
     n, m = evaluation.shape(x)[1], evaluation.shape(y)[1]
     if (n, m) not in evaluation.low_rank_shapes or (x.entries_per_row, y.entries_per_row) != (1, 1):
-        return None
+        return None  # no kernel has this gradient, or a factor would have more rows than a step may append
     factors = contraction_operands(evaluation, x, y)
     return _low_rank_value(LowRank((n, m), evaluation.clients, factors=(factors,)))
 
@@ -117,7 +121,7 @@ def _sum_of_tables(evaluation: BatchedEvaluation, node: Node, values: tuple[Batc
     shape = evaluation.shape(values[0])
     if any(evaluation.shape(x) != shape for x in values):
         return None
-    tables = [_only_clients(evaluation, x) if x.low_rank is None else x.low_rank for x in values]
+    tables = [_tensor_of_only_client(evaluation, x) if x.low_rank is None else x.low_rank for x in values]
     total, *others = [table for table in tables if isinstance(table, ChangedRows | Value)]
     if len(others) + 1 < len(values):  # an operand is a low-rank matrix of another kind
         return None
@@ -133,22 +137,31 @@ def _sum_of_tables(evaluation: BatchedEvaluation, node: Node, values: tuple[Batc
 def gather_rule(
     evaluation: BatchedEvaluation, node: Node, table: BatchedValue, indices: BatchedValue, axis: BatchedValue
 ) -> BatchedValue | None:
-    """Rows of a table with changed rows, by their numbers; they are dense. None for other tables or another axis."""
+    """Rows of a client's table with changed rows, by their numbers; the result is dense.
+
+    None for other tables or axes, and for a change, whose base is None: no lookup reads it.
+    """
     form, known_axis = table.low_rank, evaluation.known_value(axis)
     if not isinstance(form, ChangedRows) or form.base is None or indices.low_rank is not None:
         return None
     if known_axis is None or known_axis.at_padded_size != 0 or node.get("batch_dims", 0):
         return None
-    return BatchedValue(form.gather(_only_clients(evaluation, indices)))
+    return BatchedValue(form.gather(_tensor_of_only_client(evaluation, indices)))
 
 
 @low_rank_rule("UnsortedSegmentSum")
 def segment_sum_rule(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, segments: BatchedValue, count: BatchedValue
 ) -> BatchedValue | None:
-    """The gradient of a lookup in a table with changed rows: a table of zeros with changed rows.
+    """The gradient of a lookup in a table with changed rows: a table of zeros but for the rows that were looked up.
 
-    None for sums of another shape than such tables have.
+    Such tables exist only where one client is computed alone (`client_lane`), so there is one client. None for sums of
+    another shape or dtype than the tables have; these are float32 (`changed_rows`).
+
+    Args:
+        x: [b, m], the gradients of the rows.
+        segments: [b], the number of the table's row to which each is added.
+        count: V, the number of the table's rows.
     """
     known_count = evaluation.known_value(count)
     if x.low_rank is not None or known_count is None or not evaluation.table_shapes or evaluation.rank(segments) != 1:
@@ -159,10 +172,12 @@ def segment_sum_rule(
     shape = next((s for s in evaluation.table_shapes if evaluation.shape(x)[1:] == [s[1]] and s[0] == size), None)
     if shape is None:
         return None
-    return _low_rank_value(gradient_rows(shape, _only_clients(evaluation, x), _only_clients(evaluation, segments)))
+    return _low_rank_value(
+        gradient_rows(shape, _tensor_of_only_client(evaluation, x), _tensor_of_only_client(evaluation, segments))
+    )
 
 
-def _only_clients(evaluation: BatchedEvaluation, x: BatchedValue) -> Value:
+def _tensor_of_only_client(evaluation: BatchedEvaluation, x: BatchedValue) -> Value:
     """The tensor of the only client, without the client axis that a loop or a branch gives its results."""
     tensor = evaluation.tensor(x)
     return tensor[0] if x.batched else tensor

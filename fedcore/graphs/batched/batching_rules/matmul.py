@@ -1,5 +1,7 @@
 """Matrix products, Fourier transforms, softmax, and cross-entropy losses.
 
+Words: see `batched_value`.
+
 Decision 0191.
 """
 

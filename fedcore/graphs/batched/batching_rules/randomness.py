@@ -1,4 +1,7 @@
-"""Stateless random numbers: emitted once for each client, so that a client has the numbers that it has alone."""
+"""Stateless random numbers: emitted once for each client, so that a client has the numbers that it has alone.
+
+Words: see `batched_value`.
+"""
 
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule
 from fedcore.graphs.batched.batching_rules.convolutions import per_client, unrolled_over_clients

@@ -1,4 +1,7 @@
-"""Reductions; over the batch they read the client's own rows only."""
+"""Reductions; over the batch they read the client's own rows only.
+
+Words: see `batched_value`.
+"""
 
 import functools
 

@@ -1,4 +1,7 @@
-"""Operations that read shapes (Shape, Size, Rank) or change them (Reshape, Fill, BroadcastTo, Tile, ExpandDims)."""
+"""Operations that read shapes (Shape, Size, Rank) or change them (Reshape, Fill, BroadcastTo, Tile, ExpandDims).
+
+Words: see `batched_value`.
+"""
 
 import numpy as np
 import tensorflow as tf

@@ -2,7 +2,7 @@
 
 One list serves all clients: the list of a batched value holds batched elements [K, …]. The handle of a list has no axes
 of its own, so the fields `batched`, `padded_axis`, `entries_per_row` and `padding` of its `BatchedValue` describe its
-elements, which all have the same axes.
+elements, which all have the same axes. Words: see `batched_value`.
 
 Decision 0178.
 """

@@ -65,12 +65,13 @@ def _group_accumulators(scan: Node, uses: Counter[Value]) -> list[Group]:
     """The groups of two or more accumulators of a scan that have one dtype and length.
 
     Args:
-        uses: of each value.
+        uses: value -> how often it is read, as `_count_uses` has it.
     """
     (body,) = scan.regions
+    _number, *variables = body.arguments  # of the iteration, and the loop variables
+    candidates = len(variables) - scan["kept_by_step"]  # the last ones, whose inactive rows the step keeps, stay
     groups: dict[object, Group] = {}
-    for i in range(len(scan.outputs) - scan["kept_by_step"]):
-        variable, total = body.arguments[1 + i], body.results[i]
+    for i, (variable, total) in enumerate(zip(variables[:candidates], body.results, strict=False)):
         is_vector = variable.shape.rank == 1 and variable.shape.is_fully_defined()
         addend = _addend(total, variable) if is_vector and uses[variable] == uses[total] == 1 else None
         if addend is not None:
