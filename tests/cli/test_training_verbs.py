@@ -466,7 +466,7 @@ def test_errors_of_the_program_name_its_line(project, fedcore, program, message)
 def test_a_training_that_fails_says_how_to_go_on(project, fedcore, monkeypatch):
     from fedcore import whole_files
 
-    written, write = [], whole_files._keep
+    written, write = [], whole_files._flush_file
 
     def full(path, mode):
         written.append(path)
@@ -475,7 +475,7 @@ def test_a_training_that_fails_says_how_to_go_on(project, fedcore, monkeypatch):
         write(path, mode)
 
     with monkeypatch.context() as patch:
-        patch.setattr(whole_files, "_keep", full)
+        patch.setattr(whole_files, "_flush_file", full)
         said = fedcore("train", "train.toml", code=1)
     assert "training fails: [Errno 28] No space left on device\n  fedcore resume runs/001 goes on" in said
     resumed = fedcore("resume", "runs/001", "--format", "json")

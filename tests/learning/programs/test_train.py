@@ -158,7 +158,7 @@ def test_one_training_at_a_time_uses_a_directory(process, data, tmp_path):
 def test_a_disk_that_fills_costs_nothing_that_was_saved(process, data, tmp_path, monkeypatch, at):
     from fedcore import whole_files
 
-    count, write = [0], whole_files._keep
+    count, write = [0], whole_files._flush_file
 
     def full(path, mode):
         count[0] += 1
@@ -167,7 +167,7 @@ def test_a_disk_that_fills_costs_nothing_that_was_saved(process, data, tmp_path,
         write(path, mode)
 
     with monkeypatch.context() as patch:
-        patch.setattr(whole_files, "_keep", full)
+        patch.setattr(whole_files, "_flush_file", full)
         if at <= 9:  # the state, the table, its first row with the columns, two files for each of three checkpoints
             with pytest.raises(OSError, match="No space left") as caught:
                 train(process, data, 3, directory=tmp_path)
