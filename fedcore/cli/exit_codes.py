@@ -15,7 +15,7 @@ import click
 
 from fedcore.cli.isolation import child_ends_here
 from fedcore.cli.reproducer import Work
-from fedcore.cli.verbs import all_verbs, load_verb, summary
+from fedcore.cli.verbs import all_verbs, load_verb, summaries
 from fedcore.errors import FedcoreError, printable
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class GuardedGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(verb, summary(verb)) for verb in all_verbs()])
+            formatter.write_dl([*summaries().items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -34,12 +34,13 @@ def test_help_imports_neither_the_compiler_nor_tensorflow(python):
 def test_a_package_adds_verbs_by_an_entry_point(tmp_path, monkeypatch):
     (tmp_path / "counting.py").write_text(
         "import click\n\n@click.command(short_help='Counts words.')\ndef count():\n    click.echo('counted')\n"
+        "\n@click.command(hidden=True)\ndef secret():\n    click.echo('hidden')\n"
     )
     (tmp_path / "counting-1.dist-info").mkdir()
     (tmp_path / "counting-1.dist-info" / "METADATA").write_text("Name: counting\nVersion: 1\n")
     (tmp_path / "counting-1.dist-info" / "entry_points.txt").write_text(
-        "[fedcore.commands]\ncount = counting:count\nbroken = no_such_module:count\nodd = counting:click\n"
-        "run = counting:count\n"
+        "[fedcore.commands]\ncount = counting:count\nsecret = counting:secret\nbroken = no_such_module:count\n"
+        "odd = counting:click\nrun = counting:count\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -47,6 +48,8 @@ def test_a_package_adds_verbs_by_an_entry_point(tmp_path, monkeypatch):
         return CliRunner().invoke(main, arguments)
 
     assert "Counts words." in fedcore("--help").output
+    assert "secret" not in fedcore("--help").output
+    assert fedcore("secret").output == "hidden\n"
     assert fedcore("count").output == "counted\n"
     broken = fedcore("broken", "--x", "file")
     assert broken.exit_code == 1

@@ -46,12 +46,11 @@ def all_verbs() -> list[str]:
     return [*sorted(SUMMARIES), *sorted(others)]
 
 
-def summary(verb: str) -> str:
-    """The line of `fedcore --help` about a verb of `all_verbs`."""
-    if verb in SUMMARIES:
-        return SUMMARIES[verb]
-    command = load_verb(verb)
-    return "" if command is None else command.get_short_help_str(limit=60)
+def summaries() -> dict[str, str]:
+    """The lines of `fedcore --help`, by verb; without those that other packages hide."""
+    others = {verb: load_verb(verb) for verb in all_verbs() if verb not in SUMMARIES}
+    shown = {verb: command.get_short_help_str(60) for verb, command in others.items() if command and not command.hidden}
+    return dict(sorted(SUMMARIES.items())) | shown
 
 
 def load_verb(name: str) -> click.Command | None:

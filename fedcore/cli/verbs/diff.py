@@ -18,7 +18,7 @@ from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module
 from fedcore.ir import Module
 
 
-@click.command(cls=FileCommand, short_help="Prints the differences of two computations.")
+@click.command(cls=FileCommand)
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 @click.option("--stage", type=click.Choice(["traced", "lowered", "planned"]), help="Compile both to this stage first.")
