@@ -252,7 +252,7 @@ class BatchedEvaluation:
             raise NoBatchingRule(node.op, f"{error}") from error
         results = results if isinstance(results, list) else [results]
         for result in results:
-            if not isinstance(result, BatchedValue) or not isinstance(result.tensor, Value | None):
+            if not isinstance(result, BatchedValue) or not isinstance(result.tensor, Value | tf.Tensor | None):
                 is_value = isinstance(result, BatchedValue)
                 actual = f"a BatchedValue whose tensor is {brief(result.tensor)}" if is_value else brief(result)
                 raise FedcoreError(

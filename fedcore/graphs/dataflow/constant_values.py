@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from fedcore.errors import InvalidValue
 from fedcore.graphs.dataflow.graph import PASS_THROUGH, Node, Value
 
 MOST_ENTRIES = 1 << 12
@@ -179,12 +180,12 @@ def _divide(dividend: np.ndarray, divisor: np.ndarray) -> np.ndarray:
     """The quotient; that of integers is rounded toward zero, and their division by zero has none, as in TensorFlow.
 
     Raises:
-        ValueError: integers are divided by zero.
+        InvalidValue: integers are divided by zero.
     """
     if dividend.dtype.kind not in "iu":
         return np.divide(dividend, divisor)
     if not divisor.all():
-        raise ValueError("a division by zero")
+        raise InvalidValue("a division by zero")
     return (dividend - np.fmod(dividend, divisor)) // divisor
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
+from fedcore.errors import TypeMismatch
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow import constant_values
 from fedcore.graphs.dataflow.graph import (
@@ -626,14 +627,14 @@ def _operator(op: str) -> Callable:
 def _logical(symbol: str, op_of_bools: str, op_of_integers: str) -> Callable:
     """The function of a logical operator: of bools, or of the bits of integers.
 
-    It raises TypeError for other dtypes, as TensorFlow does.
+    It raises TypeMismatch for other dtypes, as TensorFlow raises TypeError.
     """
 
     def add_operation(x: Operand, *others: Operand) -> Value:
         operands = _pair(x, *others) if others else (value(x),)
         dtype = operands[0].dtype
         if dtype != tf.bool and not dtype.is_integer:
-            raise TypeError(f"{symbol} takes bools or integers, not {dtype.name}")
+            raise TypeMismatch(f"{symbol} takes bools or integers, not {dtype.name}")
         return operation(op_of_bools if dtype == tf.bool else op_of_integers, *operands)
 
     return add_operation
