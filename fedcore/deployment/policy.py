@@ -351,9 +351,9 @@ class Policy:
         if self.bits is not None and bits > self.bits:
             raise Refusal("bits", f"the client would send {bits} bits; at most {self.bits} may leave")
         if self.bits_per_day is not None and bits > planned_bits:  # it has codes, whose sizes no type fixes
-            before = RunsToday(log).bits - planned_bits
-            if before + bits > self.bits_per_day:
-                raise Refusal("bits_per_day", f"{before} bits have left this day, and {bits} more would")
+            sent_bits = RunsToday(log).bits - planned_bits
+            if sent_bits + bits > self.bits_per_day:
+                raise Refusal("bits_per_day", f"{sent_bits} bits have left this day, and {bits} more would")
 
     def check_numbers(
         self,

@@ -373,8 +373,8 @@ class _Partition:
                     accumulated.append(local.call(aggregation.accumulate, arguments, aggregation.node, _ACCUMULATE))
             result = _pack(local.builder, accumulated)
             if outputs:
-                kept = local.builder.value(tuple(local.values[n] for n in outputs))
-                result = local.builder.struct([("partial", result), ("kept", kept)])
+                kept_values = local.builder.value(tuple(local.values[n] for n in outputs))
+                result = local.builder.struct([("partial", result), ("kept", kept_values)])
         stage = local.finish("clients", result)
         zero = local.zero_stage(aggregations)
         with self.main, self.main.at(line):

@@ -56,9 +56,9 @@ class LossScaled(WrappedOptimizer):
         flat = [None if g is None else tf.convert_to_tensor(g) for g in tf.nest.flatten(gradients)]
         is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in flat if g is not None] or [True])
         unscaled = [None if g is None else g / tf.cast(scale, g.dtype) for g in flat]
-        after = self.inner.next(state["inner"], weights, tf.nest.pack_sequence_as(gradients, unscaled))
-        before = (state["inner"], weights)
-        inner, moved = tf.nest.map_structure(lambda new, old: tf.where(is_finite, new, old), after, before)
+        stepped = self.inner.next(state["inner"], weights, tf.nest.pack_sequence_as(gradients, unscaled))
+        unchanged = (state["inner"], weights)
+        inner, moved = tf.nest.map_structure(lambda new, old: tf.where(is_finite, new, old), stepped, unchanged)
         doubles = is_finite & (state["finite_steps"] == self.growth_steps - 1)
         finite_steps = tf.where(is_finite & ~doubles, state["finite_steps"] + 1, 0)
         factor = tf.where(is_finite, tf.where(doubles, 2.0, 1.0), 0.5)

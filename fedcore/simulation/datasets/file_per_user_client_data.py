@@ -97,7 +97,7 @@ class FilePerUserClientData(ClientData):
 
 
 _RECORD_HEAD = struct.Struct("<QI")
-"""What precedes the data of a record in a TFRecord file: their length in bytes, and its checksum."""
+"""The head of a record in a TFRecord file: the length of its data in bytes, and the checksum of that length."""
 
 _CHECKSUM_BYTES = 4
 """Bytes of the checksum behind the data of a record."""
